@@ -24,15 +24,6 @@ type Connection struct {
 	credentials []string
 	// readOnly means that the envelope grants the volume read-only.
 	readOnly bool
-	// unlimited allows values that only native sources cannot express.
-	unlimited bool
-}
-
-// withoutLimits returns the connection for a driver, which may accept LUNs and names that
-// Kubernetes' own sources cannot.
-func (c Connection) withoutLimits() Connection {
-	c.unlimited = true
-	return c
 }
 
 // protocolPattern restricts protocols to plain words, because they end up in

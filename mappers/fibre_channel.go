@@ -50,15 +50,11 @@ func mapFibreChannel(r request) (Result, error) {
 	}
 	source := &corev1.FCVolumeSource{FSType: r.filesystem(), ReadOnly: r.readOnly}
 	result := Result{Source: corev1.PersistentVolumeSource{FC: source}}
-	targets, err := r.Connection.fcTargets()
+	c, err := readFC(r.Connection)
 	if err != nil {
 		return Result{}, err
 	}
-	masking, err := r.Connection.fcMasking()
-	if err != nil {
-		return Result{}, err
-	}
-	if result.Warnings, err = r.checkMasking(masking); err != nil {
+	if result.Warnings, err = r.checkMasking(c.masking); err != nil {
 		return Result{}, err
 	}
 	if r.mapping.WWID != "" {
@@ -66,7 +62,7 @@ func mapFibreChannel(r request) (Result, error) {
 		return result, err
 	}
 
-	paths, err := r.Connection.fcPaths(targets, masking)
+	paths, err := c.paths()
 	if err != nil {
 		return Result{}, r.withHint(err)
 	}
@@ -88,7 +84,7 @@ func mapFibreChannel(r request) (Result, error) {
 
 	most := maxTargets(lun)
 	if all := len(source.TargetWWNs); all > most {
-		source.TargetWWNs = masking.spread(source.TargetWWNs, most)
+		source.TargetWWNs = c.masking.spread(source.TargetWWNs, most)
 		result.Warnings = append(result.Warnings, fmt.Sprintf(
 			"only %d of %d target names are used: kubelet names a directory after them, which would be longer than %d bytes; a node that reaches none of them cannot mount the volume, which mapping.fibre_channel.wwid avoids",
 			most, all, maxFileNameLength))
@@ -99,18 +95,14 @@ func mapFibreChannel(r request) (Result, error) {
 // fibreChannelFacts returns the paths for a driver chosen by the operator. lun is missing
 // if the paths have different LUNs.
 func fibreChannelFacts(r request) (facts, *Refusal, error) {
-	named, err := r.Connection.fcTargets()
+	c, err := readFC(r.Connection)
 	if err != nil {
 		return nil, nil, err
 	}
-	masking, err := r.Connection.fcMasking()
-	if err != nil {
+	if _, err := r.checkMasking(c.masking); err != nil {
 		return nil, nil, err
 	}
-	if _, err := r.checkMasking(masking); err != nil {
-		return nil, nil, err
-	}
-	paths, err := r.Connection.fcPaths(named, masking)
+	paths, err := c.paths()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,14 +152,32 @@ type fcPath struct {
 	lun    int32
 }
 
-// fcPaths reads the targets and their LUNs. There is at least one target, and none
-// is listed twice.
+// fcConnection is a connection of protocol fibre_channel.
+type fcConnection struct {
+	Connection
+	// targets are named in the order of their LUNs, including duplicates.
+	targets []string
+	masking fcMasking
+}
+
+func readFC(connection Connection) (c fcConnection, err error) {
+	c.Connection = connection
+	if c.targets, err = c.readTargets(); err != nil {
+		return c, err
+	}
+	c.masking, err = c.readMasking()
+	return c, err
+}
+
+// paths reads the targets with their LUNs. There is at least one target, and none is
+// listed twice.
 //
 // The rules are os-brick's (connectors/fibre_channel.py): target_wwns takes precedence
 // over target_wwn, target_luns over target_lun, and lists are paired by position, except
 // that one LUN may serve all targets. Unlike os-brick, this refuses a target with two
 // LUNs and keys that contradict each other.
-func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, error) {
+func (c fcConnection) paths() ([]fcPath, error) {
+	targets, masking := c.targets, c.masking
 	if len(targets) == 0 {
 		targets = masking.all()
 	}
@@ -178,7 +188,7 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 	var err error
 	_, flat := c.value(lunKey)
 	if _, lists := c.value(lunsKey); flat || lists || len(masking.paths) == 0 {
-		if listed, err = c.fcPairs(targets); err != nil {
+		if listed, err = c.pairs(targets); err != nil {
 			return nil, err
 		}
 	}
@@ -200,46 +210,42 @@ func (c Connection) fcPaths(targets []string, masking fcMasking) ([]fcPath, erro
 			return nil, refuse(InvalidConnection, "%s names no LUN of target %s; check the cinder-volume log to see why the volume has no LUN (a missing LUN is never taken for 0)", initiatorLUNsKey, target)
 		}
 	}
-	for _, target := range masking.all() {
-		if !slices.Contains(targets, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", initiatorsKey, target, wwnKey)
-		}
-	}
-	return paths, nil
+	return paths, checkNamed(masking.all(), initiatorsKey, targets, wwnKey)
 }
 
-// fcTargets reads the targets' names in the order of their LUNs, including duplicates.
-func (c Connection) fcTargets() ([]string, error) {
-	many, err := c.fcNames(wwnsKey)
+// checkNamed refuses targets of one key that another key lacks.
+func checkNamed(targets []string, key string, all []string, other string) error {
+	for _, target := range targets {
+		if !slices.Contains(all, target) {
+			return refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", key, target, other)
+		}
+	}
+	return nil
+}
+
+func (c fcConnection) readTargets() ([]string, error) {
+	many, err := c.names(wwnsKey)
 	if err != nil {
 		return nil, err
 	}
-	one, err := c.fcNames(wwnKey)
+	one, err := c.names(wwnKey)
 	if err != nil {
 		return nil, err
 	}
 	if len(many) == 0 {
 		return one, nil
 	}
-	for _, target := range one {
-		if !slices.Contains(many, target) {
-			return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnKey, target, wwnsKey)
-		}
+	if err := checkNamed(one, wwnKey, many, wwnsKey); err != nil {
+		return nil, err
 	}
-	if value, present := c.value(wwnKey); present {
-		if _, list := value.([]any); list && len(one) > 0 {
-			for _, target := range many {
-				if !slices.Contains(one, target) {
-					return nil, refuse(InvalidConnection, "%s names target %s, which %s does not; check the cinder-volume log, because this backend's driver failed to describe the connection", wwnsKey, target, wwnKey)
-				}
-			}
-		}
+	if _, list := c.data[wwnKey].([]any); list && len(one) > 0 {
+		return many, checkNamed(many, wwnsKey, one, wwnKey)
 	}
 	return many, nil
 }
 
-// fcNames reads a field that is one port name or a list of them.
-func (c Connection) fcNames(key string) ([]string, error) {
+// names reads a field that is one port name or a list of them.
+func (c fcConnection) names(key string) ([]string, error) {
 	value, present := c.value(key)
 	if !present {
 		return nil, nil
@@ -258,7 +264,7 @@ func (c Connection) fcNames(key string) ([]string, error) {
 	return c.portNames(key, list)
 }
 
-func (c Connection) portNames(field string, list []any) ([]string, error) {
+func (c fcConnection) portNames(field string, list []any) ([]string, error) {
 	names := make([]string, len(list))
 	for i, element := range list {
 		text, ok := element.(string)
@@ -280,7 +286,7 @@ var (
 
 // portName normalizes the name of a Fibre Channel port to the form that kubelet compares
 // with device names: 16 lower-case digits.
-func (c Connection) portName(field, text string) (string, error) {
+func (c fcConnection) portName(field, text string) (string, error) {
 	name := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if portNamePairs.MatchString(name) {
 		name = strings.ReplaceAll(name, ":", "")
@@ -291,8 +297,8 @@ func (c Connection) portName(field, text string) (string, error) {
 	return name, nil
 }
 
-// fcPairs gives each target its LUN.
-func (c Connection) fcPairs(targets []string) ([]fcPath, error) {
+// pairs gives each target its LUN.
+func (c fcConnection) pairs(targets []string) ([]fcPath, error) {
 	luns, err := c.list(lunsKey)
 	if err != nil {
 		return nil, err
@@ -336,7 +342,7 @@ type fcMasking struct {
 	paths []fcPath
 }
 
-func (c Connection) fcMasking() (fcMasking, error) {
+func (c fcConnection) readMasking() (fcMasking, error) {
 	masking := fcMasking{targets: map[string][]string{}}
 	for _, key := range []string{initiatorsKey, initiatorLUNsKey} {
 		value, present := c.value(key)
@@ -352,7 +358,7 @@ func (c Connection) fcMasking() (fcMasking, error) {
 			if err != nil {
 				return masking, err
 			}
-			reached, err := c.fcReached(key+"."+initiator, object[given], key == initiatorLUNsKey)
+			reached, err := c.reached(key+"."+initiator, object[given], key == initiatorLUNsKey)
 			if err != nil {
 				return masking, err
 			}
@@ -369,8 +375,8 @@ func (c Connection) fcMasking() (fcMasking, error) {
 	return masking, nil
 }
 
-// fcReached reads the targets of one initiator, with or without their LUNs.
-func (c Connection) fcReached(field string, value any, withLUNs bool) ([]fcPath, error) {
+// reached reads the targets of one initiator, with or without their LUNs.
+func (c fcConnection) reached(field string, value any, withLUNs bool) ([]fcPath, error) {
 	if text, ok := value.(string); ok && !withLUNs {
 		value = []any{text}
 	}

@@ -97,6 +97,15 @@ func (c Connection) wrongType(field string, value any, expected string) *Refusal
 		field, shown, expected)
 }
 
+// numeral returns the digits of a number, or a string as it is.
+func numeral(value any) (text string, ok bool) {
+	if number, isNumber := value.(json.Number); isNumber {
+		return number.String(), true
+	}
+	text, ok = value.(string)
+	return text, ok
+}
+
 // at names an element of a list field.
 func at(key string, index int) string { return fmt.Sprintf("%s[%d]", key, index) }
 

@@ -46,7 +46,7 @@ func mapISCSI(r request) (Result, error) {
 	if err := r.requireNativeAccessModes(); err != nil {
 		return Result{}, err
 	}
-	paths, warnings, err := iscsiPaths(r.Connection)
+	paths, warnings, err := iscsiConnection{Connection: r.Connection}.paths()
 	if err != nil {
 		return Result{}, r.withHint(err)
 	}
@@ -218,7 +218,7 @@ func (c Connection) chap(prefix, keyPrefix string, data map[string][]byte) (bool
 // all of them in parallel lists. lun is missing if the paths have different LUNs.
 // Contradictions are refused for every driver.
 func iscsiFacts(r request) (facts, *Refusal, error) {
-	paths, _, err := iscsiPaths(r.Connection.withoutLimits())
+	paths, _, err := iscsiConnection{r.Connection, true}.paths()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -288,7 +288,7 @@ func targetNameProblem(name string) string {
 }
 
 // target reads the name of a target.
-func (c Connection) target(field, name string) (string, error) {
+func (c iscsiConnection) target(field, name string) (string, error) {
 	if name == "" {
 		return "", refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
@@ -307,7 +307,7 @@ func (c Connection) target(field, name string) (string, error) {
 }
 
 // lun reads a logical unit number that Kubernetes accepts.
-func (c Connection) lun(field string, value any) (int32, error) {
+func (c iscsiConnection) lun(field string, value any) (int32, error) {
 	lun, err := c.anyLUN(field, value)
 	if err == nil && lun > maxLUN && !c.unlimited {
 		err = c.largeLUN(field, value)
@@ -323,16 +323,10 @@ func (c Connection) largeLUN(field string, value any) *Refusal {
 // string. A boolean, a fraction or a missing value is never read as 0 or 1: another
 // volume may be there.
 func (c Connection) anyLUN(field string, value any) (int32, error) {
-	var digits string
-	switch typed := value.(type) {
-	case json.Number:
-		digits = typed.String()
-	case string:
-		digits = typed
-	default:
-		return 0, c.wrongType(field, value, "a whole number")
-	}
+	digits, ok := numeral(value)
 	switch {
+	case !ok:
+		return 0, c.wrongType(field, value, "a whole number")
 	case negativeNumber.MatchString(digits):
 		return 0, refuse(InvalidConnection, "%s is %s, and drivers use negative numbers for \"not found\"; check the cinder-volume log to see why the volume has no LUN", field, c.quote(value))
 	case !wholeNumber.MatchString(digits):

@@ -28,14 +28,22 @@ func (f flatPath) agrees(path iscsiPath) bool {
 	return (!f.hasPortal || f.portal == path.portal) && (!f.hasTarget || f.target == path.target) && (!f.hasLUN || f.lun == path.lun)
 }
 
-// iscsiPaths returns the different paths of a connection, the primary first,
-// all with the same LUN. There is at least one.
+// iscsiConnection is a connection of protocol iscsi or iser.
+type iscsiConnection struct {
+	Connection
+	// unlimited is set for a driver, which may accept LUNs and names that Kubernetes' own
+	// sources cannot.
+	unlimited bool
+}
+
+// paths returns the different paths of a connection, the primary first, all with the same
+// LUN unless it is unlimited. There is at least one.
 //
 // The primary is the flat path if it is complete (some drivers choose it at random from
 // the listed ones, so it differs between answers for the same volume), otherwise the
 // first listed path that the flat keys do not contradict. Parts of different paths are
 // never combined into one.
-func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
+func (c iscsiConnection) paths() ([]iscsiPath, []string, error) {
 	flat, err := c.flatPath()
 	if err != nil {
 		return nil, nil, err
@@ -75,7 +83,7 @@ func iscsiPaths(c Connection) ([]iscsiPath, []string, error) {
 }
 
 // flatPath reads the flat keys.
-func (c Connection) flatPath() (flatPath, error) {
+func (c iscsiConnection) flatPath() (flatPath, error) {
 	flat := flatPath{}
 	var err error
 	if value, present := c.value(portalKey); present {
@@ -119,7 +127,7 @@ type pathLists struct {
 
 // pathLists reads the lists. os-brick (connectors/base_iscsi.py) cuts lists of different
 // lengths to the shortest, but a PersistentVolume outlives such a guess.
-func (c Connection) pathLists() (pathLists, error) {
+func (c iscsiConnection) pathLists() (pathLists, error) {
 	lists := pathLists{}
 	portals, err := c.texts(portalsKey, false)
 	if err != nil {
@@ -182,7 +190,7 @@ func (l pathLists) describe() (present, absent string) {
 // listedPaths pairs the lists. As in os-brick, there are paths only if both portals and
 // targets are listed, and a flat LUN replaces a missing list of LUNs. Other lists are
 // ignored with a warning if the flat keys alone give a path.
-func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
+func (c iscsiConnection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 	lists, err := c.pathLists()
 	if err != nil {
 		return nil, nil, err
@@ -215,7 +223,7 @@ func (c Connection) listedPaths(flat flatPath) ([]iscsiPath, []string, error) {
 }
 
 // checkPair refuses a complete flat path that the lists contradict.
-func (c Connection) checkPair(flat flatPath, listed []iscsiPath) error {
+func (c iscsiConnection) checkPair(flat flatPath, listed []iscsiPath) error {
 	if len(listed) == 0 || slices.Contains(listed, flat.iscsiPath) {
 		return nil
 	}
@@ -229,14 +237,14 @@ func (c Connection) checkPair(flat flatPath, listed []iscsiPath) error {
 	return nil
 }
 
-func (c Connection) contradiction(what string) *Refusal {
+func (c iscsiConnection) contradiction(what string) *Refusal {
 	return refuse(InvalidConnection, "the flat keys (%s) contradict the lists (%s): %s; check the cinder-volume log, because this backend's driver failed to describe the connection",
 		strings.Join([]string{portalKey, targetKey, lunKey}, ", "), strings.Join([]string{portalsKey, targetsKey, lunsKey}, ", "), what)
 }
 
 // missingKeys names the missing flat keys. Those that no list replaces are the cause. If
 // a list replaces each of them, the lists are incomplete.
-func (c Connection) missingKeys(flat flatPath) *Refusal {
+func (c iscsiConnection) missingKeys(flat flatPath) *Refusal {
 	var missing, irreplaceable []string
 	for _, key := range []struct {
 		present    bool
@@ -262,7 +270,7 @@ func (c Connection) missingKeys(flat flatPath) *Refusal {
 }
 
 // portal reads "host:port".
-func (c Connection) portal(field, value string) (address, error) {
+func (c iscsiConnection) portal(field, value string) (address, error) {
 	if value == "" {
 		return address{}, refuse(InvalidConnection, "%s is empty; check the cinder-volume log to see why the volume has no target", field)
 	}
@@ -276,7 +284,7 @@ func (c Connection) portal(field, value string) (address, error) {
 
 // checkPortSuffix rejects a target name with its portal's port appended. Many arrays'
 // names end with other numbers.
-func (c Connection) checkPortSuffix(field string, path iscsiPath) error {
+func (c iscsiConnection) checkPortSuffix(field string, path iscsiPath) error {
 	if strings.HasSuffix(path.target, fmt.Sprintf(":%d", path.portal.port)) {
 		return refuse(InvalidConnection, "%s is %s, which ends in the port of its portal; a target name has no port, correct the backend's driver or its settings",
 			field, c.quote(path.target))

@@ -129,7 +129,7 @@ var forNodes = map[string]func(Connection, NodeRequest) (NodeConnection, error){
 func NodeProtocols() []string { return slices.Sorted(maps.Keys(forNodes)) }
 
 func iscsiForNode(c Connection, _ NodeRequest) (NodeConnection, error) {
-	paths, warnings, err := iscsiPaths(c.withoutLimits())
+	paths, warnings, err := iscsiConnection{c, true}.paths()
 	if err != nil {
 		return NodeConnection{}, err
 	}
@@ -163,21 +163,17 @@ func (c Connection) wwn() []string {
 // fibreChannelForNode reads which ports of the storage the node's ports reach. If the
 // connection names the initiators, no other port of the node is used: there, the LUN may
 // be another volume.
-func fibreChannelForNode(c Connection, r NodeRequest) (NodeConnection, error) {
+func fibreChannelForNode(connection Connection, r NodeRequest) (NodeConnection, error) {
 	ports := r.Ports
-	targets, err := c.fcTargets()
+	c, err := readFC(connection)
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	masking, err := c.fcMasking()
+	pairs, err := c.paths()
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	pairs, err := c.fcPaths(targets, masking)
-	if err != nil {
-		return NodeConnection{}, err
-	}
-	shown := masking.initiators()
+	shown := c.masking.initiators()
 	ours := slices.Clone(ports)
 	if len(shown) > 0 {
 		ours = slices.DeleteFunc(slices.Clone(shown), func(initiator string) bool { return len(ports) > 0 && !slices.Contains(ports, initiator) })
@@ -189,7 +185,7 @@ func fibreChannelForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	var hidden []string
 	for _, pair := range pairs {
 		from := slices.DeleteFunc(slices.Clone(ours), func(initiator string) bool {
-			return len(shown) > 0 && !slices.Contains(masking.targets[initiator], pair.target)
+			return len(shown) > 0 && !slices.Contains(c.masking.targets[initiator], pair.target)
 		})
 		if len(shown) > 0 && len(from) == 0 {
 			hidden = append(hidden, pair.target)

@@ -1,7 +1,6 @@
 package mappers
 
 import (
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -186,13 +185,8 @@ func (c Connection) newNVMePortal(hostField string, host any, portField string, 
 	if !ok {
 		return nvmePortal{}, c.wrongType(hostField, host, "a string")
 	}
-	var digits string
-	switch typed := port.(type) {
-	case string:
-		digits = typed
-	case json.Number:
-		digits = typed.String()
-	default:
+	digits, ok := numeral(port)
+	if !ok {
 		return nvmePortal{}, c.wrongType(portField, port, "a number")
 	}
 	read, err := newAddress(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"), digits, strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]"))
@@ -259,13 +253,7 @@ func (c Connection) namespaceID() (string, error) {
 	if !present {
 		return "", nil
 	}
-	digits := ""
-	switch typed := value.(type) {
-	case json.Number:
-		digits = typed.String()
-	case string:
-		digits = typed
-	}
+	digits, _ := numeral(value)
 	if !wholeNumber.MatchString(digits) || digits == "0" || len(digits) > len("4294967295") {
 		return "", c.wrongType("ns_id", value, "a number from 1 on")
 	}

@@ -44,26 +44,32 @@ func (a *affixes) add(text string, tenant int) {
 	}
 }
 
-// indexNames indexes backends and tenants by name. Of duplicates, which are an error, it
-// keeps the first.
-func (p *Policy) indexNames() {
-	p.index.backends, p.index.tenants = make(map[string]int, len(p.Backends)), make(map[string]int, len(p.Tenants))
-	for i := len(p.Backends) - 1; i >= 0; i-- {
-		p.index.backends[p.Backends[i].Name] = i
-	}
-	for i := len(p.Tenants) - 1; i >= 0; i-- {
-		p.index.tenants[p.Tenants[i].Name] = i
+// newIndex indexes backends, tenants and populators, but not tenants' namespaces, which must
+// be valid for that.
+func newIndex(p *Policy) index {
+	return index{
+		backends:   positions(p.Backends, func(b Backend) string { return b.Name }),
+		tenants:    positions(p.Tenants, func(t Tenant) string { return t.Name }),
+		populators: positions(p.Populators, func(p Populator) string { return p.Namespace }),
 	}
 }
 
-// indexNamespaces indexes tenants by namespace.
-func (p *Policy) indexNamespaces() {
-	x := &p.index
+// positions indexes a list by name. Of duplicates, which are an error, it keeps the first.
+func positions[T any](list []T, name func(T) string) map[string]int {
+	found := make(map[string]int, len(list))
+	for i, value := range slices.Backward(list) {
+		found[name(value)] = i
+	}
+	return found
+}
+
+// addNamespaces indexes tenants by namespace.
+func (x *index) addNamespaces(tenants []Tenant) {
 	x.listed, x.labels = map[string][]int{}, map[label][]int{}
-	demands := make([][]labels.Requirement, len(p.Tenants))
+	demands := make([][]labels.Requirement, len(tenants))
 	sharing := map[label]int{}
-	for i := range p.Tenants {
-		for _, entry := range p.Tenants[i].Namespaces {
+	for i := range tenants {
+		for _, entry := range tenants[i].Namespaces {
 			prefix, rest, isPattern := strings.Cut(entry, "*")
 			switch {
 			case !isPattern:
@@ -74,7 +80,7 @@ func (p *Policy) indexNamespaces() {
 				x.suffixes.add(rest[strings.LastIndexByte(rest, '*')+1:], i)
 			}
 		}
-		if selector := p.Tenants[i].matcher.selector; selector != nil {
+		if selector := tenants[i].matcher.selector; selector != nil {
 			demands[i] = demanded(selector)
 			for _, requirement := range demands[i] {
 				for _, l := range labelsOf(requirement) {
@@ -83,8 +89,8 @@ func (p *Policy) indexNamespaces() {
 			}
 		}
 	}
-	for i := range p.Tenants {
-		if p.Tenants[i].matcher.selector == nil {
+	for i := range tenants {
+		if tenants[i].matcher.selector == nil {
 			continue
 		}
 		if len(demands[i]) == 0 {

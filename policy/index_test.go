@@ -41,8 +41,8 @@ func TestIndexOverlooksNoTenant(t *testing.T) {
 			}
 			p.Tenants = append(p.Tenants, tenant)
 		}
-		p.indexNames()
-		p.indexNamespaces()
+		p.index = newIndex(p)
+		p.index.addNamespaces(p.Tenants)
 		request := Request{
 			Namespace:       rapid.StringMatching(`[ab]([ab-]{0,3}[ab])?`).Draw(rt, "namespace"),
 			NamespaceLabels: rapid.MapOfN(keys, values, 0, 2).Draw(rt, "namespaceLabels"),
@@ -65,7 +65,7 @@ func TestIndexOverlooksNoTenant(t *testing.T) {
 // validation must be able to report.
 func TestIndexFindsTheFirstOfAName(t *testing.T) {
 	p := &Policy{Backends: []Backend{{Name: "x", Region: "first"}, {Name: "x"}}, Tenants: []Tenant{{Name: "y", Namespaces: []string{"first"}}, {Name: "y"}}}
-	p.indexNames()
+	p.index = newIndex(p)
 	if b, ok := p.Backend("x"); !ok || b.Region != "first" {
 		t.Errorf("backend %+v, %t", b, ok)
 	}

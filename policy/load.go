@@ -45,14 +45,13 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 		return nil, d.Errors()
 	}
 	p.positions = d.Positions()
-	p.indexNames()
-	p.indexPopulators()
+	p.index = newIndex(p)
 	p.inherit(d, protocols)
-	p.validate(d, protocols)
+	(&validator{p, d, protocols}).validate()
 	if mistakes := d.Errors(); len(mistakes) > 0 {
 		return nil, mistakes
 	}
-	p.indexNamespaces()
+	p.index.addNamespaces(p.Tenants)
 	p.prepareScopes()
 	p.Warnings = d.Warnings()
 	p.revision, p.text = RevisionOf(data), data

@@ -91,7 +91,10 @@ func (d Decision) ModeOn(backend string) Mode {
 }
 
 // UsesCSI reports whether any rule creates volumes in mode csi.
-func (p *Policy) UsesCSI() bool { return p.csiPath() != "" }
+func (p *Policy) UsesCSI() bool {
+	path, _ := p.CSILine()
+	return path != ""
+}
 
 // CSIBackends returns the names of the backends on which a rule makes volumes in mode csi.
 func (p *Policy) CSIBackends() []string {
@@ -130,27 +133,21 @@ func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	return modes
 }
 
-// csiPath returns the first place in the policy that effectively requests mode csi; empty
-// if there is none.
-func (p *Policy) csiPath() string {
+// CSILine returns the path and line of the first value that effectively requests mode
+// csi; the path is empty if there is none.
+func (p *Policy) CSILine() (path string, line int) {
 	for i := range p.Tenants {
 		for j := range p.Tenants[i].Classes {
 			c := &p.Tenants[i].Classes[j]
 			for _, name := range c.Backends {
 				if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) {
-					return p.modePath(c, k)
+					path = p.modePath(c, k)
+					return path, p.Line(path)
 				}
 			}
 		}
 	}
-	return ""
-}
-
-// CSILine returns the path and line of the first value that effectively requests mode
-// csi.
-func (p *Policy) CSILine() (path string, line int) {
-	path = p.csiPath()
-	return path, p.Line(path)
+	return "", 1
 }
 
 // isCSI reports whether the rule's volumes on a backend are for the CSI driver.
@@ -239,56 +236,56 @@ func validateCSI(d *document.Document, path string, c *CSI) {
 }
 
 // validateModes checks what only rules and backends together reveal.
-func (p *Policy) validateModes(d *document.Document) {
-	usedNative := make([]bool, len(p.Backends))
-	usedCSI := make([]bool, len(p.Backends))
-	refused := make([]bool, len(p.Backends))
-	for i := range p.Tenants {
-		for j := range p.Tenants[i].Classes {
-			c := &p.Tenants[i].Classes[j]
+func (v *validator) validateModes() {
+	usedNative := make([]bool, len(v.Backends))
+	usedCSI := make([]bool, len(v.Backends))
+	refused := make([]bool, len(v.Backends))
+	for i := range v.Tenants {
+		for j := range v.Tenants[i].Classes {
+			c := &v.Tenants[i].Classes[j]
 			csi, all := 0, 0
 			for _, name := range c.Backends {
-				k := p.backendIndex(name)
+				k := v.backendIndex(name)
 				if k < 0 {
 					continue
 				}
 				all++
-				if !c.isCSI(&p.Backends[k]) {
+				if !c.isCSI(&v.Backends[k]) {
 					usedNative[k] = true
 					continue
 				}
 				csi++
 				usedCSI[k] = true
-				if p.Backends[k].Workflow == WorkflowReserve && !refused[k] {
+				if v.Backends[k].Workflow == WorkflowReserve && !refused[k] {
 					refused[k] = true
-					d.Errorf(p.modePath(c, k), "mode csi needs the attachments API, but backend %q has workflow: reserve; remove that, or use mode native", name)
+					v.Errorf(v.modePath(c, k), "mode csi needs the attachments API, but backend %q has workflow: reserve; remove that, or use mode native", name)
 				}
 			}
 			if csi == 0 {
 				if len(c.VolumeTypes) > 0 && all > 0 {
-					d.Warnf(document.Child(c.path, "volumeTypes"), "volumeTypes has no effect: the rule makes native volumes only, which cannot have a VolumeAttributesClass; give the rule mode: csi, or remove it")
+					v.Warnf(document.Child(c.path, "volumeTypes"), "volumeTypes has no effect: the rule makes native volumes only, which cannot have a VolumeAttributesClass; give the rule mode: csi, or remove it")
 				}
 				continue
 			}
 			if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
-				d.Errorf(at, "the rule makes volumes in mode csi, where the filesystem can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
+				v.Errorf(at, "the rule makes volumes in mode csi, where the filesystem can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
 			}
 		}
 	}
-	for path, message := range p.BothModes(p.ProjectOf) {
-		d.Warnf(path, "%s", message)
+	for path, message := range v.BothModes(v.ProjectOf) {
+		v.Warnf(path, "%s", message)
 	}
-	for k := range p.Backends {
-		b, path := &p.Backends[k], document.Element("backends", k)
+	for k := range v.Backends {
+		b, path := &v.Backends[k], document.Element("backends", k)
 		if len(b.Mapping) > 0 && usedCSI[k] && !usedNative[k] {
-			d.Warnf(document.Child(path, "mapping"), "mapping has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", b.Name)
+			v.Warnf(document.Child(path, "mapping"), "mapping has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", b.Name)
 		}
 		if b.CSI != nil && !usedCSI[k] {
-			d.Warnf(document.Child(path, "csi"), "csi has no effect: no rule makes volumes in mode csi on backend %q; give the backend or a rule mode: csi, or remove it", b.Name)
+			v.Warnf(document.Child(path, "csi"), "csi has no effect: no rule makes volumes in mode csi on backend %q; give the backend or a rule mode: csi, or remove it", b.Name)
 		}
 		for protocol, m := range b.Mapping {
 			if at := document.Child(document.Child(path, "mapping"), protocol); m.As == mapping.CSI && m.Driver == CSIDriver {
-				d.Errorf(document.Child(at, "driver"), "%q is this program's own driver, which needs no mapping; write mode: csi in place of it", CSIDriver)
+				v.Errorf(document.Child(at, "driver"), "%q is this program's own driver, which needs no mapping; write mode: csi in place of it", CSIDriver)
 			}
 		}
 	}

@@ -98,11 +98,11 @@ type namespaceEntry struct {
 
 // validateNamespaces makes sure that no namespace is listed by two tenants, and that no
 // patterns of two tenants have a name in common.
-func (p *Policy) validateNamespaces(d *document.Document) {
+func (v *validator) validateNamespaces() {
 	exact := map[string]namespaceEntry{}
 	patterns := map[string]namespaceEntry{}
 	var ordered []namespaceEntry
-	for i, t := range p.Tenants {
+	for i, t := range v.Tenants {
 		for j, text := range t.Namespaces {
 			if names.Namespace().Mistake(text) != "" {
 				continue
@@ -115,10 +115,10 @@ func (p *Policy) validateNamespaces(d *document.Document) {
 			earlier, twice := seen[text]
 			switch {
 			case twice && earlier.tenant == i:
-				d.Warnf(e.path, "%q is listed twice; remove one", text)
+				v.Warnf(e.path, "%q is listed twice; remove one", text)
 				continue
 			case twice:
-				d.Errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, p.locate(d, earlier.tenant, earlier.path))
+				v.Errorf(e.path, "%q is claimed by %s too; a namespace belongs to one tenant, so remove one of them", text, v.locate(earlier.tenant, earlier.path))
 				continue
 			}
 			seen[text] = e
@@ -126,12 +126,12 @@ func (p *Policy) validateNamespaces(d *document.Document) {
 				continue
 			}
 			if len(ordered) == maxPatterns {
-				d.Errorf(e.path, "there are more than %d patterns; select namespaces by their labels instead", maxPatterns)
+				v.Errorf(e.path, "there are more than %d patterns; select namespaces by their labels instead", maxPatterns)
 				return
 			}
 			if other, example, ok := overlap(ordered, e); ok {
-				d.Errorf(e.path, "%q overlaps with %q of %s: both match %q; a namespace belongs to one tenant, so narrow one of them (a name wins over a pattern, a pattern over namespaceSelector)",
-					text, other.text, p.locate(d, other.tenant, other.path), example)
+				v.Errorf(e.path, "%q overlaps with %q of %s: both match %q; a namespace belongs to one tenant, so narrow one of them (a name wins over a pattern, a pattern over namespaceSelector)",
+					text, other.text, v.locate(other.tenant, other.path), example)
 			}
 			ordered = append(ordered, e)
 		}
@@ -153,32 +153,32 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 }
 
 // locate describes the position of a tenant's value.
-func (p *Policy) locate(d *document.Document, tenant int, path string) string {
-	return fmt.Sprintf("%s (line %d, tenant %s)", path, d.Find(path).Line, p.Tenants[tenant].Name)
+func (v *validator) locate(tenant int, path string) string {
+	return fmt.Sprintf("%s (line %d, tenant %s)", path, v.Find(path).Line, v.Tenants[tenant].Name)
 }
 
 const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
 
 // validateSelectors makes sure that no tenant's selector includes another's, and warns
 // about selectors that may overlap.
-func (p *Policy) validateSelectors(d *document.Document) {
+func (v *validator) validateSelectors() {
 	type entry struct {
 		tenant  int
 		path    string
 		domains selectors.Domains
 	}
 	var earlier []entry
-	for i, t := range p.Tenants {
+	for i, t := range v.Tenants {
 		if t.matcher.selector == nil {
 			continue
 		}
 		e := entry{i, document.Element("tenants", i) + ".namespaceSelector", selectors.DomainsOf(t.NamespaceSelector)}
 		if key, ok := e.domains.Impossible(); ok {
-			d.Warnf(e.path, "the selector cannot match any namespace: its requirements on the label %s contradict each other", key)
+			v.Warnf(e.path, "the selector cannot match any namespace: its requirements on the label %s contradict each other", key)
 			continue
 		}
 		if len(earlier) == maxSelectors {
-			d.Errorf(e.path, "there are more than %d selectors; list namespaces by name instead", maxSelectors)
+			v.Errorf(e.path, "there are more than %d selectors; list namespaces by name instead", maxSelectors)
 			return
 		}
 		inner, outer, crossing := -1, -1, -1
@@ -197,14 +197,14 @@ func (p *Policy) validateSelectors(d *document.Document) {
 				crossing = j
 			}
 		}
-		where := func(i int) string { return p.locate(d, earlier[i].tenant, earlier[i].path) }
+		where := func(i int) string { return v.locate(earlier[i].tenant, earlier[i].path) }
 		switch {
 		case inner >= 0:
-			d.Errorf(e.path, "%s selects every namespace that this selector does; %s", where(inner), narrowSelector)
+			v.Errorf(e.path, "%s selects every namespace that this selector does; %s", where(inner), narrowSelector)
 		case outer >= 0:
-			d.Errorf(e.path, "the selector also selects every namespace of %s; %s", where(outer), narrowSelector)
+			v.Errorf(e.path, "the selector also selects every namespace of %s; %s", where(outer), narrowSelector)
 		case crossing >= 0:
-			d.Warnf(e.path, "a namespace may have the labels for this selector and for %s; its claims would be denied as AmbiguousTenant", where(crossing))
+			v.Warnf(e.path, "a namespace may have the labels for this selector and for %s; its claims would be denied as AmbiguousTenant", where(crossing))
 		}
 		earlier = append(earlier, e)
 	}
@@ -295,45 +295,36 @@ func (d *decider) onBehalf() *Denial {
 	return nil
 }
 
-// indexPopulators indexes populators by namespace. Of duplicates, which are an error, it
-// keeps the first.
-func (p *Policy) indexPopulators() {
-	p.index.populators = make(map[string]int, len(p.Populators))
-	for i := len(p.Populators) - 1; i >= 0; i-- {
-		p.index.populators[p.Populators[i].Namespace] = i
-	}
-}
-
 // validatePopulators makes sure that every populator has one namespace, which no tenant
 // lists.
-func (p *Policy) validatePopulators(d *document.Document) {
+func (v *validator) validatePopulators() {
 	listed := map[string]namespaceEntry{}
-	for i, t := range p.Tenants {
+	for i, t := range v.Tenants {
 		for j, text := range t.Namespaces {
 			if _, twice := listed[text]; !twice {
 				listed[text] = namespaceEntry{tenant: i, path: fmt.Sprintf("tenants[%d].namespaces[%d]", i, j)}
 			}
 		}
 	}
-	for i, populator := range p.Populators {
+	for i, populator := range v.Populators {
 		element := document.Element("populators", i)
 		at, namespace := document.Child(element, "namespace"), populator.Namespace
 		tenants, isListed := listed[namespace]
-		first := p.index.populators[namespace]
+		first := v.index.populators[namespace]
 		switch {
 		case namespace == "":
-			if !d.IsUnread(element) && !d.IsUnread(at) {
-				d.Errorf(at, "is missing; name the namespace in which the populator makes its claims")
+			if !v.IsUnread(element) && !v.IsUnread(at) {
+				v.Errorf(at, "is missing; name the namespace in which the populator makes its claims")
 			}
 		case names.Namespace().Mistake(namespace) != "":
-			d.Errorf(at, "%q cannot be a namespace: %s", namespace, names.Namespace().Mistake(namespace))
+			v.Errorf(at, "%q cannot be a namespace: %s", namespace, names.Namespace().Mistake(namespace))
 		case names.IsPattern(namespace):
-			d.Errorf(at, "%q is a pattern, but the owner of a populator's namespace asks on behalf of every tenant; name each namespace in an entry of its own", namespace)
+			v.Errorf(at, "%q is a pattern, but the owner of a populator's namespace asks on behalf of every tenant; name each namespace in an entry of its own", namespace)
 		case first != i:
 			earlier := document.Child(document.Element("populators", first), "namespace")
-			d.Errorf(at, "%q is named by %s (line %d) already; remove one of them", namespace, earlier, d.Find(earlier).Line)
+			v.Errorf(at, "%q is named by %s (line %d) already; remove one of them", namespace, earlier, v.Find(earlier).Line)
 		case isListed:
-			d.Errorf(at, "%q is listed by %s, too; a populator's claims belong to the tenants whose claims they fill, so remove one of them", namespace, p.locate(d, tenants.tenant, tenants.path))
+			v.Errorf(at, "%q is listed by %s, too; a populator's claims belong to the tenants whose claims they fill, so remove one of them", namespace, v.locate(tenants.tenant, tenants.path))
 		}
 	}
 }

@@ -26,47 +26,54 @@ var clusterIDPattern = regexp.MustCompile(ClusterIDPattern)
 // Linux nodes commonly have the tools for.
 func FileSystems() []string { return []string{"ext2", "ext3", "ext4", "xfs", "btrfs"} }
 
-// validate reports every mistake in what could be read, and prepares what
-// Decide needs.
-func (p *Policy) validate(d *document.Document, protocols mapping.Protocols) {
-	p.validateHeader(d)
-	p.validateDefaults(d)
-	p.validateAudit(d)
-	for i := range p.Backends {
-		p.validateBackend(d, i, protocols)
-	}
-	for i := range p.Tenants {
-		p.validateTenant(d, i)
-	}
-	validateUnique(d, "backends", len(p.Backends), func(i int) string { return p.Backends[i].Name }, "rules and PersistentVolumes know backends by their names")
-	validateUnique(d, "tenants", len(p.Tenants), func(i int) string { return p.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
-	p.validateModes(d)
-	p.validatePools(d)
-	p.validateNamespaces(d)
-	p.validatePopulators(d)
-	p.validateSelectors(d)
-	p.warnUnusedBackends(d)
-	p.warnSamePlace(d)
-	p.warnSystemNamespace(d)
-	p.validateRoom(d)
+// validator checks a policy. The document it was read from collects the mistakes.
+type validator struct {
+	*Policy
+	*document.Document
+	protocols mapping.Protocols
 }
 
-func (p *Policy) validateHeader(d *document.Document) {
-	validateKind(d, p.APIVersion, p.Kind, Kind)
-	if p.ClusterID != "" && !clusterIDPattern.MatchString(p.ClusterID) {
-		d.Errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", p.ClusterID)
+// validate reports every mistake in what could be read, and prepares what
+// Decide needs.
+func (v *validator) validate() {
+	v.validateHeader()
+	v.validateDefaults()
+	v.validateAudit()
+	for i := range v.Backends {
+		v.validateBackend(i)
+	}
+	for i := range v.Tenants {
+		v.validateTenant(i)
+	}
+	validateUnique(v.Document, "backends", len(v.Backends), func(i int) string { return v.Backends[i].Name }, "rules and PersistentVolumes know backends by their names")
+	validateUnique(v.Document, "tenants", len(v.Tenants), func(i int) string { return v.Tenants[i].Name }, "quotas count the volumes of a tenant by its name")
+	v.validateModes()
+	v.validatePools()
+	v.validateNamespaces()
+	v.validatePopulators()
+	v.validateSelectors()
+	v.warnUnusedBackends()
+	v.warnSamePlace()
+	v.warnSystemNamespace()
+	v.validateRoom()
+}
+
+func (v *validator) validateHeader() {
+	validateKind(v.Document, v.APIVersion, v.Kind, Kind)
+	if v.ClusterID != "" && !clusterIDPattern.MatchString(v.ClusterID) {
+		v.Errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", v.ClusterID)
 	}
 	switch {
-	case !d.Has("backends"):
-		d.Errorf("backends", "is missing; list the Cinder endpoints that volumes may come from")
-	case len(p.Backends) == 0:
-		d.Warnf("backends", "there is no backend, so no volume can be created")
+	case !v.Has("backends"):
+		v.Errorf("backends", "is missing; list the Cinder endpoints that volumes may come from")
+	case len(v.Backends) == 0:
+		v.Warnf("backends", "there is no backend, so no volume can be created")
 	}
 	switch {
-	case !d.Has("tenants"):
-		d.Errorf("tenants", "is missing; list who may have volumes: a namespace that no tenant matches gets nothing")
-	case len(p.Tenants) == 0:
-		d.Warnf("tenants", "there is no tenant, so every claim is denied")
+	case !v.Has("tenants"):
+		v.Errorf("tenants", "is missing; list who may have volumes: a namespace that no tenant matches gets nothing")
+	case len(v.Tenants) == 0:
+		v.Warnf("tenants", "there is no tenant, so every claim is denied")
 	}
 }
 
@@ -86,118 +93,117 @@ func validateKind(d *document.Document, apiVersion, kind, wanted string) {
 	}
 }
 
-func (p *Policy) validateDefaults(d *document.Document) {
-	def := p.Defaults
-	validateVolumeSize(d, "defaults.volumeSize", def.VolumeSize)
-	validateMetadata(d, "defaults.metadata", def.Metadata)
-	validateText(d, "defaults.region", def.Region)
-	validateInterface(d, "defaults.interface", def.Interface)
-	validateWorkflow(d, "defaults.workflow", def.Workflow)
-	validateModeOf(d, "defaults.mode", def.Mode)
-	validateLimits(d, "defaults.limits", def.Limits)
-	validateTimeouts(d, "defaults.timeouts", def.Timeouts)
-	validateConnector(d, "defaults.connector", &p.Defaults.Connector)
-	defaults := sizeLimits{}.narrow(def.VolumeSize, "defaults.volumeSize")
-	if sentence, ok := defaults.conflict(); ok {
-		d.Errorf("defaults.volumeSize", "%s; raise the largest or lower the smallest size", sentence)
+func (v *validator) validateDefaults() {
+	def := v.Defaults
+	validateVolumeSize(v.Document, "defaults.volumeSize", def.VolumeSize)
+	validateMetadata(v.Document, "defaults.metadata", def.Metadata)
+	validateText(v.Document, "defaults.region", def.Region)
+	validateInterface(v.Document, "defaults.interface", def.Interface)
+	validateWorkflow(v.Document, "defaults.workflow", def.Workflow)
+	validateModeOf(v.Document, "defaults.mode", def.Mode)
+	validateLimits(v.Document, "defaults.limits", def.Limits)
+	validateTimeouts(v.Document, "defaults.timeouts", def.Timeouts)
+	validateConnector(v.Document, "defaults.connector", &v.Defaults.Connector)
+	if sentence, ok := (sizeLimits{}).narrow(def.VolumeSize, "defaults.volumeSize").conflict(); ok {
+		v.Errorf("defaults.volumeSize", "%s; raise the largest or lower the smallest size", sentence)
 	}
 }
 
-func (p *Policy) validateTenant(d *document.Document, i int) {
-	t, path := &p.Tenants[i], document.Element("tenants", i)
-	validateName(d, path, t.Name, "tenant")
+func (v *validator) validateTenant(i int) {
+	t, path := &v.Tenants[i], document.Element("tenants", i)
+	validateName(v.Document, path, t.Name, "tenant")
 	if len(t.Namespaces) == 0 && t.NamespaceSelector == nil &&
-		!d.Has(document.Child(path, "namespaces")) && !d.Has(document.Child(path, "namespaceSelector")) {
-		d.Errorf(document.Child(path, "namespaces"), "is missing; list the tenant's namespaces, or select them with namespaceSelector")
+		!v.Has(document.Child(path, "namespaces")) && !v.Has(document.Child(path, "namespaceSelector")) {
+		v.Errorf(document.Child(path, "namespaces"), "is missing; list the tenant's namespaces, or select them with namespaceSelector")
 	}
-	if d.Has(document.Child(path, "namespaces")) && len(t.Namespaces) == 0 {
-		d.Errorf(document.Child(path, "namespaces"), "the list is empty; name a namespace, or remove the key and use namespaceSelector")
+	if v.Has(document.Child(path, "namespaces")) && len(t.Namespaces) == 0 {
+		v.Errorf(document.Child(path, "namespaces"), "the list is empty; name a namespace, or remove the key and use namespaceSelector")
 	}
-	validateEntries(d, document.Child(path, "namespaces"), t.Namespaces, names.Namespace(), "a namespace")
-	t.matcher = newNamespaceMatcher(t, selectors.Compile(d, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
+	validateEntries(v.Document, document.Child(path, "namespaces"), t.Namespaces, names.Namespace(), "a namespace")
+	t.matcher = newNamespaceMatcher(t, selectors.Compile(v.Document, t.NamespaceSelector, document.Child(path, "namespaceSelector")))
 
-	validateQuota(d, document.Child(path, "quota"), t.Quota)
-	validateRestoreAnySnapshot(d, path, t)
-	validateTenantLimits(d, document.Child(path, "limits"), t.Limits)
-	validateMetadata(d, document.Child(path, "metadata"), t.Metadata)
-	validateVolumeSize(d, document.Child(path, "volumeSize"), t.VolumeSize)
-	_, parentConflicts := sizeLimits{}.narrow(p.Defaults.VolumeSize, "defaults.volumeSize").conflict()
+	validateQuota(v.Document, document.Child(path, "quota"), t.Quota)
+	validateRestoreAnySnapshot(v.Document, path, t)
+	validateTenantLimits(v.Document, document.Child(path, "limits"), t.Limits)
+	validateMetadata(v.Document, document.Child(path, "metadata"), t.Metadata)
+	validateVolumeSize(v.Document, document.Child(path, "volumeSize"), t.VolumeSize)
+	_, parentConflicts := sizeLimits{}.narrow(v.Defaults.VolumeSize, "defaults.volumeSize").conflict()
 	sentence, conflicts := t.size.conflict()
 	if conflicts && !parentConflicts {
-		d.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
+		v.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 	}
 
 	if len(t.Classes) == 0 {
-		d.Errorf(document.Child(path, "classes"), "is missing or empty; without a rule for a StorageClass the tenant gets nothing")
+		v.Errorf(document.Child(path, "classes"), "is missing or empty; without a rule for a StorageClass the tenant gets nothing")
 	}
 	for j := range t.Classes {
-		p.validateClass(d, t, &t.Classes[j], document.Element(document.Child(path, "classes"), j), conflicts)
+		v.validateClass(t, &t.Classes[j], document.Element(document.Child(path, "classes"), j), conflicts)
 	}
-	warnShadowedClasses(d, path, t.Classes)
+	warnShadowedClasses(v.Document, path, t.Classes)
 }
 
-func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path string, parentConflicts bool) {
+func (v *validator) validateClass(t *Tenant, c *Class, path string, parentConflicts bool) {
 	c.path = path
 	if len(c.StorageClasses) == 0 {
-		d.Errorf(document.Child(path, "storageClasses"), "is missing or empty; name the StorageClasses the rule is for, or [\"*\"] for all")
+		v.Errorf(document.Child(path, "storageClasses"), "is missing or empty; name the StorageClasses the rule is for, or [\"*\"] for all")
 	}
-	validateEntries(d, document.Child(path, "storageClasses"), c.StorageClasses, names.StorageClass(), "a StorageClass")
+	validateEntries(v.Document, document.Child(path, "storageClasses"), c.StorageClasses, names.StorageClass(), "a StorageClass")
 
 	if len(c.Backends) == 0 {
-		d.Errorf(document.Child(path, "backends"), "is missing or empty; name the backends the volumes may come from")
+		v.Errorf(document.Child(path, "backends"), "is missing or empty; name the backends the volumes may come from")
 	}
 	seen := map[string]bool{}
 	for i, name := range c.Backends {
 		at := document.Element(document.Child(path, "backends"), i)
 		if seen[name] {
-			d.Warnf(at, "%q is listed twice; remove one", name)
-		} else if _, ok := p.Backend(name); !ok && p.backendsKnown(d) {
-			d.Errorf(at, "unknown backend %q%s", name, p.meantBackend(name))
+			v.Warnf(at, "%q is listed twice; remove one", name)
+		} else if _, ok := v.Backend(name); !ok && v.backendsKnown() {
+			v.Errorf(at, "unknown backend %q%s", name, v.meantBackend(name))
 		}
 		seen[name] = true
 	}
 
-	p.warnSuspendedRule(d, path, c)
-	p.validatePick(d, document.Child(path, "pick"), c)
-	validateModeOf(d, document.Child(path, "mode"), c.Mode)
-	p.validateFixedZone(d, document.Child(path, "availabilityZone"), c)
-	validateText(d, document.Child(path, "volumeType"), c.VolumeType)
-	validateText(d, document.Child(path, "availabilityZone"), c.AvailabilityZone)
+	v.warnSuspendedRule(path, c)
+	v.validatePick(document.Child(path, "pick"), c)
+	validateModeOf(v.Document, document.Child(path, "mode"), c.Mode)
+	v.validateFixedZone(document.Child(path, "availabilityZone"), c)
+	validateText(v.Document, document.Child(path, "volumeType"), c.VolumeType)
+	validateText(v.Document, document.Child(path, "availabilityZone"), c.AvailabilityZone)
 	for _, property := range []named[string]{{"volumeType", c.VolumeType}, {"availabilityZone", c.AvailabilityZone}} {
 		if strings.Contains(property.value, ",") {
-			d.Warnf(document.Child(path, property.key), "%q is one name, not a list; for several, write several rules", property.value)
+			v.Warnf(document.Child(path, property.key), "%q is one name, not a list; for several, write several rules", property.value)
 		}
 	}
 	if c.FSType != "" && !slices.Contains(FileSystems(), c.FSType) {
-		d.Errorf(document.Child(path, "fsType"), "%q is not a filesystem that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
+		v.Errorf(document.Child(path, "fsType"), "%q is not a filesystem that can be created on a volume%s", c.FSType, document.DidYouMean(c.FSType, FileSystems(), "use one of"))
 	}
 	for i, name := range c.VolumeTypes {
 		at := document.Element(document.Child(path, "volumeTypes"), i)
 		switch {
 		case name == "":
-			d.Errorf(at, "is empty; name a volume type of Cinder")
+			v.Errorf(at, "is empty; name a volume type of Cinder")
 		case slices.Contains(c.VolumeTypes[:i], name):
-			d.Warnf(at, "%q is listed twice; remove one", name)
+			v.Warnf(at, "%q is listed twice; remove one", name)
 		}
-		validateText(d, at, name)
+		validateText(v.Document, at, name)
 	}
-	validateQuota(d, document.Child(path, "quota"), c.Quota)
-	validateImport(d, document.Child(path, "import"), c.Import, t.Metadata)
-	validateVolumeSize(d, document.Child(path, "volumeSize"), c.VolumeSize)
+	validateQuota(v.Document, document.Child(path, "quota"), c.Quota)
+	validateImport(v.Document, document.Child(path, "import"), c.Import, t.Metadata)
+	validateVolumeSize(v.Document, document.Child(path, "volumeSize"), c.VolumeSize)
 	c.size = t.size.narrow(c.VolumeSize, document.Child(path, "volumeSize"))
 	if sentence, ok := c.size.conflict(); ok {
 		if !parentConflicts {
-			d.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
+			v.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 		}
 		return
 	}
 	for i, name := range c.Backends {
-		j := p.backendIndex(name)
+		j := v.backendIndex(name)
 		if j < 0 {
 			continue
 		}
-		if sentence, ok := c.size.narrow(p.Backends[j].VolumeSize, document.Element("backends", j)+".volumeSize").conflict(); ok {
-			d.Warnf(document.Element(document.Child(path, "backends"), i), "the backend can take no volume of this rule: %s", sentence)
+		if sentence, ok := c.size.narrow(v.Backends[j].VolumeSize, document.Element("backends", j)+".volumeSize").conflict(); ok {
+			v.Warnf(document.Element(document.Child(path, "backends"), i), "the backend can take no volume of this rule: %s", sentence)
 		}
 	}
 }
@@ -205,18 +211,18 @@ func (p *Policy) validateClass(d *document.Document, t *Tenant, c *Class, path s
 // backendsKnown reports whether all backends and their names could be read, and
 // no name has an odd character. Then a name that is not among them must be
 // wrong.
-func (p *Policy) backendsKnown(d *document.Document) bool {
-	for i, b := range p.Backends {
-		if b.Name == "" || document.Foreign(b.Name) != "" || d.IsUnread(document.Element("backends", i)) {
+func (v *validator) backendsKnown() bool {
+	for i, b := range v.Backends {
+		if b.Name == "" || document.Foreign(b.Name) != "" || v.IsUnread(document.Element("backends", i)) {
 			return false
 		}
 	}
-	return !d.IsUnread("backends")
+	return !v.IsUnread("backends")
 }
 
-func (p *Policy) meantBackend(name string) string {
+func (v *validator) meantBackend(name string) string {
 	var names []string
-	for _, b := range p.Backends {
+	for _, b := range v.Backends {
 		names = append(names, b.Name)
 	}
 	if len(names) == 0 {
@@ -231,18 +237,18 @@ func (p *Policy) meantBackend(name string) string {
 	return meant
 }
 
-func (p *Policy) warnUnusedBackends(d *document.Document) {
+func (v *validator) warnUnusedBackends() {
 	used := map[string]bool{}
-	for _, t := range p.Tenants {
+	for _, t := range v.Tenants {
 		for _, c := range t.Classes {
 			for _, name := range c.Backends {
 				used[name] = true
 			}
 		}
 	}
-	for i, b := range p.Backends {
+	for i, b := range v.Backends {
 		if !used[b.Name] && !b.Suspended {
-			d.Warnf(document.Element("backends", i), "no rule uses backend %q; name it in a tenant's classes, or set suspended: true if it is kept only for the volumes it has", b.Name)
+			v.Warnf(document.Element("backends", i), "no rule uses backend %q; name it in a tenant's classes, or set suspended: true if it is kept only for the volumes it has", b.Name)
 		}
 	}
 }

@@ -33,41 +33,39 @@ const (
 // specification).
 const MaxQualifiedName = 223
 
-func (p *Policy) validateBackend(d *document.Document, i int, protocols mapping.Protocols) {
-	b, path := &p.Backends[i], document.Element("backends", i)
-	validateName(d, path, b.Name, "backend")
-	validateAuth(d, path, b.Auth)
-	if d.Has(document.Child(path, "region")) {
-		validateText(d, document.Child(path, "region"), b.Region)
-	}
-	validateInterface(d, document.Child(path, "interface"), b.Interface)
-	validateWorkflow(d, document.Child(path, "workflow"), b.Workflow)
-	validateModeOf(d, document.Child(path, "mode"), b.Mode)
-	validateCSI(d, document.Child(path, "csi"), b.CSI)
-	if at := document.Child(path, "endpoint"); d.Has(at) {
+func (v *validator) validateBackend(i int) {
+	b, path := &v.Backends[i], document.Element("backends", i)
+	validateName(v.Document, path, b.Name, "backend")
+	validateAuth(v.Document, path, b.Auth)
+	validateText(v.Document, document.Child(path, "region"), b.Region)
+	validateInterface(v.Document, document.Child(path, "interface"), b.Interface)
+	validateWorkflow(v.Document, document.Child(path, "workflow"), b.Workflow)
+	validateModeOf(v.Document, document.Child(path, "mode"), b.Mode)
+	validateCSI(v.Document, document.Child(path, "csi"), b.CSI)
+	if at := document.Child(path, "endpoint"); v.Has(at) {
 		if mistake := endpointMistake(b.Endpoint); mistake != "" {
-			d.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
+			v.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
 		} else if mistake := endpointDetails(b.Endpoint, ""); mistake != "" {
-			d.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
+			v.Errorf(at, "%s; write it like https://cinder.example:8776/v3", mistake)
 		} else if b.Auth.NoAuth != nil {
-			d.Errorf(at, "is for backends with a Keystone; with noauth, give auth.noauth.endpoint alone")
+			v.Errorf(at, "is for backends with a Keystone; with noauth, give auth.noauth.endpoint alone")
 		}
 	}
 	for _, key := range []string{"region", "interface"} {
-		if b.Auth.NoAuth != nil && d.Has(document.Child(path, key)) {
-			d.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalog; remove it", key)
+		if b.Auth.NoAuth != nil && v.Has(document.Child(path, key)) {
+			v.Warnf(document.Child(path, key), "%s has no effect with noauth, which has no service catalog; remove it", key)
 		}
 	}
-	validateVolumeSize(d, document.Child(path, "volumeSize"), b.VolumeSize)
+	validateVolumeSize(v.Document, document.Child(path, "volumeSize"), b.VolumeSize)
 	if sentence, ok := (sizeLimits{}).narrow(b.VolumeSize, document.Child(path, "volumeSize")).conflict(); ok {
-		d.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
+		v.Errorf(document.Child(path, "volumeSize"), "%s; raise the largest or lower the smallest size", sentence)
 	}
-	validateLimits(d, document.Child(path, "limits"), b.Limits)
-	validateTimeouts(d, document.Child(path, "timeouts"), b.Timeouts)
-	validateConnector(d, document.Child(path, "connector"), &b.Connector)
-	validateZones(d, path, b)
+	validateLimits(v.Document, document.Child(path, "limits"), b.Limits)
+	validateTimeouts(v.Document, document.Child(path, "timeouts"), b.Timeouts)
+	validateConnector(v.Document, document.Child(path, "connector"), &b.Connector)
+	validateZones(v.Document, path, b)
 	for _, protocol := range slices.Sorted(maps.Keys(b.Mapping)) {
-		validateMapping(d, document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol], protocols)
+		v.validateMapping(document.Child(document.Child(path, "mapping"), protocol), protocol, b.Mapping[protocol])
 	}
 }
 
@@ -301,7 +299,7 @@ func validateRate(d *document.Document, path string, value float64) {
 
 // validateMapping reports what is wrong with a mapping at its place in the
 // file.
-func validateMapping(d *document.Document, path, protocol string, m mapping.Mapping, protocols mapping.Protocols) {
+func (v *validator) validateMapping(path, protocol string, m mapping.Mapping) {
 	place := func(keys []string) string {
 		at := path
 		for _, key := range keys {
@@ -310,8 +308,8 @@ func validateMapping(d *document.Document, path, protocol string, m mapping.Mapp
 		return at
 	}
 	findings := m.Check(protocol, mapping.Context{
-		Protocols: protocols,
-		Has:       func(keys ...string) bool { return d.Has(place(keys)) },
+		Protocols: v.protocols,
+		Has:       func(keys ...string) bool { return v.Has(place(keys)) },
 		Suggest:   document.Suggest,
 	})
 	for _, finding := range findings {
@@ -320,9 +318,9 @@ func validateMapping(d *document.Document, path, protocol string, m mapping.Mapp
 			at = document.Element(at, finding.Index)
 		}
 		if finding.Warning {
-			d.Warnf(at, "%s", finding.Message)
+			v.Warnf(at, "%s", finding.Message)
 		} else {
-			d.Errorf(at, "%s", finding.Message)
+			v.Errorf(at, "%s", finding.Message)
 		}
 	}
 }

@@ -47,20 +47,20 @@ func validateBounds(d *document.Document, path string, value, least, most time.D
 // shortDuration writes whole hours without minutes and seconds.
 func shortDuration(value time.Duration) string { return strings.TrimSuffix(value.String(), "0m0s") }
 
-func (p *Policy) validateAudit(d *document.Document) {
-	validateDurations(d, "audit", named[time.Duration]{"interval", p.Audit.Interval}, named[time.Duration]{"grace", p.Audit.Grace})
-	validateBounds(d, "audit.interval", p.Audit.Interval, MinAuditInterval, MaxAuditTime, "every audit lists all volumes")
+func (v *validator) validateAudit() {
+	validateDurations(v.Document, "audit", named[time.Duration]{"interval", v.Audit.Interval}, named[time.Duration]{"grace", v.Audit.Grace})
+	validateBounds(v.Document, "audit.interval", v.Audit.Interval, MinAuditInterval, MaxAuditTime, "every audit lists all volumes")
 	least := time.Duration(0)
-	if p.Audit.Delete {
+	if v.Audit.Delete {
 		least = MinDeletingGrace
 	}
-	validateBounds(d, "audit.grace", p.Audit.Grace, least, MaxAuditTime, "with delete: true the audit would look at volumes that are just being created")
-	if !p.Audit.Delete || p.Audit.Grace < MinDeletingGrace {
+	validateBounds(v.Document, "audit.grace", v.Audit.Grace, least, MaxAuditTime, "with delete: true the audit would look at volumes that are just being created")
+	if !v.Audit.Delete || v.Audit.Grace < MinDeletingGrace {
 		return
 	}
-	for i, b := range p.Backends {
-		if b.Timeouts.Create > p.Audit.Grace {
-			d.Warnf("audit.grace", "%s is shorter than the %s that backend %s may take to create a volume (%s); with delete: true give it at least that", p.Audit.Grace, b.Timeouts.Create, b.Name, document.Element("backends", i)+".timeouts.create")
+	for i, b := range v.Backends {
+		if b.Timeouts.Create > v.Audit.Grace {
+			v.Warnf("audit.grace", "%s is shorter than the %s that backend %s may take to create a volume (%s); with delete: true give it at least that", v.Audit.Grace, b.Timeouts.Create, b.Name, document.Element("backends", i)+".timeouts.create")
 			return
 		}
 	}
@@ -104,19 +104,19 @@ func (s sizeLimits) smallest() (size int64, demandedBy string) {
 }
 
 // validateRoom makes sure that the smallest volume fits into every quota.
-func (p *Policy) validateRoom(d *document.Document) {
+func (v *validator) validateRoom() {
 	noRoom := func(path string, limit *int64, of sizeLimits) {
 		size, demandedBy := of.smallest()
-		if limit != nil && d.Has(path) && *limit > 0 && *limit < size && size <= maxGiB {
-			d.Errorf(path, "no volume fits into %d GiB: the smallest has %d GiB (%s); raise the quota or lower the smallest size", *limit, size, demandedBy)
+		if limit != nil && v.Has(path) && *limit > 0 && *limit < size && size <= maxGiB {
+			v.Errorf(path, "no volume fits into %d GiB: the smallest has %d GiB (%s); raise the quota or lower the smallest size", *limit, size, demandedBy)
 		}
 	}
-	for i := range p.Backends {
+	for i := range v.Backends {
 		path := document.Element("backends", i)
-		noRoom(path+".limits.gigabytes", p.Backends[i].Limits.Gigabytes, sizeLimits{}.narrow(p.Backends[i].VolumeSize, path+".volumeSize"))
+		noRoom(path+".limits.gigabytes", v.Backends[i].Limits.Gigabytes, sizeLimits{}.narrow(v.Backends[i].VolumeSize, path+".volumeSize"))
 	}
-	for i := range p.Tenants {
-		t, path := &p.Tenants[i], document.Element("tenants", i)
+	for i := range v.Tenants {
+		t, path := &v.Tenants[i], document.Element("tenants", i)
 		noRoom(path+".quota.gigabytes", t.Quota.Gigabytes, t.size)
 		for j := range t.Classes {
 			c := &t.Classes[j]
@@ -125,43 +125,43 @@ func (p *Policy) validateRoom(d *document.Document) {
 			whole := t.Quota.Limits(Usage{})
 			for k, limit := range c.Quota.Limits(Usage{}) {
 				if limit.Most != nil && whole[k].Most != nil && *limit.Most > *whole[k].Most && *whole[k].Most >= 0 {
-					d.Warnf(document.Child(at, limit.Key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.Most, *whole[k].Most, limit.Unit, path+".quota."+limit.Key)
+					v.Warnf(document.Child(at, limit.Key), "%d is never reached, because the whole tenant has at most %d %s (%s); lower it or remove it", *limit.Most, *whole[k].Most, limit.Unit, path+".quota."+limit.Key)
 				}
 			}
 		}
-		t.warnUnlimitedSnapshots(d, path)
+		v.warnUnlimitedSnapshots(t, path)
 	}
 }
 
 // warnUnlimitedSnapshots reports a tenant whose volumes are limited and whose snapshots
 // are not, although Cinder counts the size of both in one quota of the project.
-func (t *Tenant) warnUnlimitedSnapshots(d *document.Document, path string) {
+func (v *validator) warnUnlimitedSnapshots(t *Tenant, path string) {
 	unlimited := func(q Quota) bool { return q.Snapshots == nil && q.SnapshotGigabytes == nil }
 	limits := func(most *int64) bool { return most != nil && *most > 0 }
 	if (limits(t.Quota.Volumes) || limits(t.Quota.Gigabytes)) && unlimited(t.Quota) && slices.ContainsFunc(t.Classes, func(c Class) bool { return unlimited(c.Quota) }) {
-		d.Warnf(path+".quota", "limits volumes and not snapshots, whose size Cinder counts in the quota of the project, so snapshots of tenant %s can keep others from volumes; add snapshotGigabytes or snapshots, or snapshots: 0 if it is to have none", t.Name)
+		v.Warnf(path+".quota", "limits volumes and not snapshots, whose size Cinder counts in the quota of the project, so snapshots of tenant %s can keep others from volumes; add snapshotGigabytes or snapshots, or snapshots: 0 if it is to have none", t.Name)
 	}
 }
 
 // warnSuspendedRule reports a rule that has backends, and can use none.
-func (p *Policy) warnSuspendedRule(d *document.Document, path string, c *Class) {
+func (v *validator) warnSuspendedRule(path string, c *Class) {
 	for _, name := range c.Backends {
-		if b, ok := p.Backend(name); !ok || !b.Suspended {
+		if b, ok := v.Backend(name); !ok || !b.Suspended {
 			return
 		}
 	}
 	if len(c.Backends) > 0 {
-		d.Warnf(document.Child(path, "backends"), "every backend of the rule is suspended (%s), so its claims are denied as %s; end a suspension, or add another backend", strings.Join(c.Backends, ", "), BackendsSuspended)
+		v.Warnf(document.Child(path, "backends"), "every backend of the rule is suspended (%s), so its claims are denied as %s; end a suspension, or add another backend", strings.Join(c.Backends, ", "), BackendsSuspended)
 	}
 }
 
 // warnSamePlace reports backends that differ in nothing but their limits. Those
 // with other connectors, workflows or modes have a purpose.
-func (p *Policy) warnSamePlace(d *document.Document) {
+func (v *validator) warnSamePlace() {
 	type identity struct{ place, connector string }
 	seen := map[identity]int{}
-	for i, b := range p.Backends {
-		place := p.ProjectOf(b)
+	for i, b := range v.Backends {
+		place := v.ProjectOf(b)
 		if place == "" {
 			continue
 		}
@@ -177,12 +177,12 @@ func (p *Policy) warnSamePlace(d *document.Document) {
 			seen[key] = i
 			continue
 		}
-		if p.Backends[first].Name == b.Name || b.Auth.NoAuth != nil && endpointMistake(b.Auth.NoAuth.Endpoint) != "" {
+		if v.Backends[first].Name == b.Name || b.Auth.NoAuth != nil && endpointMistake(b.Auth.NoAuth.Endpoint) != "" {
 			continue // which is reported elsewhere
 		}
 		at := document.Element("backends", first)
-		d.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
-			b.Name, p.Backends[first].Name, at, d.Find(at).Line, place)
+		v.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
+			b.Name, v.Backends[first].Name, at, v.Find(at).Line, place)
 	}
 }
 
@@ -217,10 +217,10 @@ const systemNamespace = "kube-system"
 
 // warnSystemNamespace reports a tenant that gets kube-system by a pattern or
 // selector: it was most likely written for other namespaces.
-func (p *Policy) warnSystemNamespace(d *document.Document) {
+func (v *validator) warnSystemNamespace() {
 	best, tenant := noMatch, -1
-	for i := range p.Tenants {
-		kind, _ := p.Tenants[i].matcher.match(systemNamespace, labels.Set(NamespaceLabels(systemNamespace, nil)))
+	for i := range v.Tenants {
+		kind, _ := v.Tenants[i].matcher.match(systemNamespace, labels.Set(NamespaceLabels(systemNamespace, nil)))
 		if kind > best {
 			best, tenant = kind, i
 		}
@@ -228,17 +228,17 @@ func (p *Policy) warnSystemNamespace(d *document.Document) {
 	if tenant < 0 {
 		return
 	}
-	t, path := &p.Tenants[tenant], document.Element("tenants", tenant)
+	t, path := &v.Tenants[tenant], document.Element("tenants", tenant)
 	switch best {
 	case bySelector:
 		what := "namespaceSelector {} selects every namespace"
 		if len(t.NamespaceSelector.MatchLabels)+len(t.NamespaceSelector.MatchExpressions) > 0 {
 			what = "namespaceSelector " + t.matcher.selectorText + " also selects namespaces without labels"
 		}
-		d.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; require a label with matchLabels, or list kube-system in the tenant that should have it", what, t.Name)
+		v.Warnf(path+".namespaceSelector", "%s, so every namespace that no other tenant names belongs to tenant %s, kube-system included; require a label with matchLabels, or list kube-system in the tenant that should have it", what, t.Name)
 	case byPattern:
 		i := slices.IndexFunc(t.Namespaces, func(entry string) bool { return names.Matches(entry, systemNamespace) })
-		d.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that should have it", t.Namespaces[i])
+		v.Warnf(document.Element(path+".namespaces", i), "the pattern %q matches kube-system, too; narrow it, or list kube-system in the tenant that should have it", t.Namespaces[i])
 	}
 }
 

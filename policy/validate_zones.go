@@ -49,36 +49,36 @@ func validateZones(d *document.Document, backend string, b *Backend) {
 
 // validatePick checks a rule's pick, and warns if there is nothing to pick
 // from.
-func (p *Policy) validatePick(d *document.Document, path string, c *Class) {
-	if !d.Has(path) {
+func (v *validator) validatePick(path string, c *Class) {
+	if !v.Has(path) {
 		return
 	}
 	if pick := string(c.Pick); pick != string(PickFirst) && pick != string(PickSpread) {
-		d.Errorf(path, "unknown pick %q%s", pick, document.DidYouMean(pick, Picks(), "use one of"))
+		v.Errorf(path, "unknown pick %q%s", pick, document.DidYouMean(pick, Picks(), "use one of"))
 		return
 	}
 	if c.Pick != PickSpread || len(c.Backends) != 1 {
 		return
 	}
-	if b, ok := p.Backend(c.Backends[0]); ok && len(b.reaches(c.AvailabilityZone)) < 2 {
-		d.Warnf(path, "spread has no effect: the rule has one backend, and claims one zone there; name more backends, or give backend %q zones", b.Name)
+	if b, ok := v.Backend(c.Backends[0]); ok && len(b.reaches(c.AvailabilityZone)) < 2 {
+		v.Warnf(path, "spread has no effect: the rule has one backend, and claims one zone there; name more backends, or give backend %q zones", b.Name)
 	}
 }
 
 // validateFixedZone rejects a rule that fixes a zone whose nodes one of its
 // backends does not know: none of its claims could be served there.
-func (p *Policy) validateFixedZone(d *document.Document, path string, c *Class) {
+func (v *validator) validateFixedZone(path string, c *Class) {
 	if c.AvailabilityZone == "" {
 		return
 	}
 	for _, name := range c.Backends {
-		i := p.backendIndex(name)
-		if i < 0 || len(p.Backends[i].reaches(c.AvailabilityZone)) > 0 {
+		i := v.backendIndex(name)
+		if i < 0 || len(v.Backends[i].reaches(c.AvailabilityZone)) > 0 {
 			continue
 		}
 		zones := document.Child(document.Element("backends", i), "zones")
-		d.Errorf(path, "backend %q has no zone %q (%s, line %d); add it there with the labels of its nodes, or fix another zone%s",
-			name, c.AvailabilityZone, zones, d.Find(zones).Line, document.DidYouMean(c.AvailabilityZone, zoneNames(p.Backends[i].Zones), "it has"))
+		v.Errorf(path, "backend %q has no zone %q (%s, line %d); add it there with the labels of its nodes, or fix another zone%s",
+			name, c.AvailabilityZone, zones, v.Find(zones).Line, document.DidYouMean(c.AvailabilityZone, zoneNames(v.Backends[i].Zones), "it has"))
 	}
 }
 
@@ -101,19 +101,19 @@ func validateTopology(d *document.Document, path string, t Topology) {
 
 // validatePools warns of labels that keep nodes of different tenants apart, but that a
 // node may write on itself.
-func (p *Policy) validatePools(d *document.Document) {
-	tenants := make([][]string, len(p.Backends))
-	for i := range p.Backends {
-		for k := range p.Tenants {
-			if slices.ContainsFunc(p.Tenants[k].Classes, func(c Class) bool { return slices.Contains(c.Backends, p.Backends[i].Name) }) {
-				tenants[i] = append(tenants[i], p.Tenants[k].Name)
+func (v *validator) validatePools() {
+	tenants := make([][]string, len(v.Backends))
+	for i := range v.Backends {
+		for k := range v.Tenants {
+			if slices.ContainsFunc(v.Tenants[k].Classes, func(c Class) bool { return slices.Contains(c.Backends, v.Backends[i].Name) }) {
+				tenants[i] = append(tenants[i], v.Tenants[k].Name)
 			}
 		}
 	}
-	for i := range p.Backends {
-		b := &p.Backends[i]
+	for i := range v.Backends {
+		b := &v.Backends[i]
 		for _, key := range slices.Sorted(maps.Keys(b.Connector.NodeLabels)) {
-			other := slices.IndexFunc(p.Backends[:i], func(o Backend) bool {
+			other := slices.IndexFunc(v.Backends[:i], func(o Backend) bool {
 				value, both := o.Connector.NodeLabels[key]
 				return both && value != b.Connector.NodeLabels[key]
 			})
@@ -121,11 +121,11 @@ func (p *Policy) validatePools(d *document.Document) {
 				continue
 			}
 			at := document.Child(connectorLabels(document.Element("backends", i)), key)
-			if !d.Has(at) {
+			if !v.Has(at) {
 				at = document.Child(connectorLabels("defaults"), key)
 			}
-			d.Warnf(at, "the label %s keeps the nodes of backends %q and %q apart, which different tenants use, but a node may write it on itself; if root on a node of one must not get the volumes of the other, use a key that begins with node-restriction.kubernetes.io/ (docs/explanation/security.md#tenant-isolation-ends-at-the-node)",
-				key, p.Backends[other].Name, b.Name)
+			v.Warnf(at, "the label %s keeps the nodes of backends %q and %q apart, which different tenants use, but a node may write it on itself; if root on a node of one must not get the volumes of the other, use a key that begins with node-restriction.kubernetes.io/ (docs/explanation/security.md#tenant-isolation-ends-at-the-node)",
+				key, v.Backends[other].Name, b.Name)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (l *Ledger) Grow(claim types.UID, decision Decided) (*Refusal, error) {
 	e := l.entries[claim]
 	more := policy.Usage{Gigabytes: max(decision.Volume.SizeGiB-l.usageOf(claim, e).Gigabytes, 0)}
 	for _, s := range decision.Quotas {
-		if denial := s.Check(l.sums[Scope{s.Kind, s.Name}], more); denial != nil {
+		if denial := s.Check(l.used(s), more); denial != nil {
 			return &Refusal{Denial: denial, Scopes: []Scope{{s.Kind, s.Name}}}, nil
 		}
 	}

@@ -23,23 +23,16 @@ import (
 // The ledger checks and reserves room in one step, before the request to Cinder, so that
 // concurrent claims cannot both take the last of it.
 type Ledger struct {
-	policy func() *policy.Policy
-
-	mu      sync.Mutex
+	*account
+	snapshots
 	entries map[types.UID]entry
 	// growths are those of volumes that are, or may become, larger than recorded.
 	growths map[types.UID]growth
-	// snapshots are keyed by the UID of their VolumeSnapshots.
-	snapshots map[types.UID]snapshotEntry
 	// gone is the set of claims whose volumes disappeared in this term. A listing that
 	// began before may still show them.
 	gone map[types.UID]bool
 	// freed is the set of scopes in which room was freed since TakeFreed.
 	freed map[Scope]bool
-	// sums is the usage by scope under the policy at the last refresh. Another policy may
-	// have other rules, so the entries are then summed up again.
-	sums    map[Scope]policy.Usage
-	inForce *policy.Policy
 }
 
 // entry is one volume, existing or planned.
@@ -55,13 +48,13 @@ type entry struct {
 	// PersistentVolume.
 	since time.Time
 	// instead is the entry that a reservation for an import replaces.
-	instead *replaced
+	instead *left[entry]
 }
 
-// replaced is a volume that counted for another claim, which left it behind.
-type replaced struct {
-	claim types.UID
-	entry entry
+// left is a volume, or a snapshot, that a claim or VolumeSnapshot left behind.
+type left[E any] struct {
+	by    types.UID
+	entry E
 }
 
 type entryState uint8
@@ -101,7 +94,10 @@ type Scope struct {
 
 // New returns an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
-	return &Ledger{policy: p, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, snapshots: map[types.UID]snapshotEntry{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, sums: map[Scope]policy.Usage{}, inForce: p()}
+	a := &account{policy: p, sums: map[Scope]policy.Usage{}, inForce: p()}
+	l := &Ledger{account: a, snapshots: snapshots{a, map[types.UID]snapshotEntry{}}, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}}
+	a.recount = l.countAll
+	return l
 }
 
 // Decided is a decision with the policy that made it.
@@ -193,10 +189,10 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	if decision.Revision != l.inForce.Revision() {
 		return "", nil, nil, ErrPolicyChanged
 	}
-	left := l.leave(decision)
-	room := l.room(decision)
+	behind := l.leave(decision)
+	room := decision.Room(l.used)
 	if room.Denial != nil {
-		l.putBack(left)
+		l.putBack(behind)
 		return "", nil, refusalOf(room), nil
 	}
 	backend = room.Backends[0]
@@ -213,30 +209,30 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 		Volume:     Volume{Tenant: decision.Tenant, StorageClass: storageClass, GiB: decision.Volume.SizeGiB, VolumeID: decision.Import, Imported: decision.Import != ""},
 		backend:    backend,
 		passedOver: passedOver,
-		instead:    left,
+		instead:    behind,
 	})
 	return backend, passedOver, nil, nil
 }
 
 // leave removes an import's volume from the sums if it counts for the claim that left it
 // behind, so that it does not need room twice.
-func (l *Ledger) leave(decision Decided) *replaced {
+func (l *Ledger) leave(decision Decided) *left[entry] {
 	e, known := l.entries[decision.LeftBy]
 	if decision.Import == "" || !known || e.VolumeID != decision.Import || e.state != found && e.state != withoutRecord {
 		return nil
 	}
 	delete(l.entries, decision.LeftBy)
 	l.count(decision.LeftBy, e, policy.Usage.Sub)
-	return &replaced{decision.LeftBy, e}
+	return &left[entry]{decision.LeftBy, e}
 }
 
 // putBack counts a volume again for the claim that left it behind.
-func (l *Ledger) putBack(left *replaced) {
-	if left == nil {
+func (l *Ledger) putBack(behind *left[entry]) {
+	if behind == nil {
 		return
 	}
-	if _, known := l.entries[left.claim]; !known {
-		l.put(left.claim, left.entry)
+	if _, known := l.entries[behind.by]; !known {
+		l.put(behind.by, behind.entry)
 	}
 }
 
@@ -267,7 +263,7 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bo
 	l.refresh()
 	known, ok := l.entries[claim]
 	switch {
-	case ok && l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) && l.inForce.MayUse(volume.Tenant, backend):
+	case ok && known.byStamp && !l.inForce.MayUse(known.Tenant, known.backend) && l.inForce.MayUse(volume.Tenant, backend):
 		freed = l.remove(claim)
 	case ok && known.backend == backend:
 		known.since = time.Now()
@@ -381,7 +377,7 @@ func (l *Ledger) PositionOf(claim types.UID) (Position, bool) {
 	defer l.mu.Unlock()
 	l.refresh()
 	e, ok := l.entries[claim]
-	return Position{Tenant: l.tenantOf(e), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID, Rebound: e.Rebound}, ok
+	return Position{Tenant: l.tenantOf(e.Tenant, e.backend, e.byStamp), Backend: e.backend, PassedOver: e.passedOver, NothingSeen: e.state == reserved, Imported: e.Imported, VolumeID: e.VolumeID, Rebound: e.Rebound}, ok
 }
 
 // IsFound reports whether a claim counts only because of a volume found on the backend.
@@ -423,12 +419,7 @@ func (l *Ledger) HasRoom(decision Decided) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
-	return decision.Revision == l.inForce.Revision() && l.room(decision).Denial == nil
-}
-
-// room returns the quotas' verdict on a decision.
-func (l *Ledger) room(decision Decided) policy.Room {
-	return decision.Room(func(s policy.QuotaScope) policy.Usage { return l.sums[Scope{s.Kind, s.Name}] })
+	return decision.Revision == l.inForce.Revision() && decision.Room(l.used).Denial == nil
 }
 
 // Usage returns the usage of a scope of the policy in force.
@@ -459,49 +450,17 @@ func (l *Ledger) Census() Census {
 	l.refresh()
 	c := Census{Sums: maps.Clone(l.sums), Shares: map[Share]policy.Usage{}, Kept: map[Share]policy.Usage{}}
 	for claim, e := range l.entries {
-		share := Share{l.tenantOf(e), e.backend}
+		share := Share{l.tenantOf(e.Tenant, e.backend, e.byStamp), e.backend}
 		c.Shares[share] = c.Shares[share].Add(l.usageOf(claim, e))
 		if e.state == withoutRecord {
 			c.Kept[share] = c.Kept[share].Add(l.usageOf(claim, e))
 		}
 	}
-	for _, e := range l.snapshots {
-		share := Share{l.tenantOfSnapshot(e), e.backend}
+	for _, e := range l.snapshots.entries {
+		share := Share{l.tenantOf(e.Tenant, e.backend, e.byStamp), e.backend}
 		c.Shares[share] = c.Shares[share].Add(e.usage())
 	}
 	return c
-}
-
-// refresh recomputes the sums when the policy has changed.
-func (l *Ledger) refresh() {
-	p := l.policy()
-	if p == l.inForce {
-		return
-	}
-	l.inForce = p
-	l.sums = map[Scope]policy.Usage{}
-	for claim, e := range l.entries {
-		l.count(claim, e, policy.Usage.Add)
-	}
-	for _, e := range l.snapshots {
-		l.countSnapshot(e, policy.Usage.Add)
-	}
-}
-
-// countsForNoTenant reports whether only a stamp names the owner of a volume or snapshot,
-// and that tenant may not use the backend. Anyone with write access to the backend's
-// project can forge a stamp, which must not use up that tenant's quota. The policy in
-// force decides, because a reload may change what the tenant may use.
-func (l *Ledger) countsForNoTenant(tenant, backend string, byStamp bool) bool {
-	return byStamp && !l.inForce.MayUse(tenant, backend)
-}
-
-// tenantOf returns the tenant that an entry counts for, or "".
-func (l *Ledger) tenantOf(e entry) string {
-	if l.countsForNoTenant(e.Tenant, e.backend, e.byStamp) {
-		return ""
-	}
-	return e.Tenant
 }
 
 func (l *Ledger) put(claim types.UID, e entry) {
@@ -521,18 +480,62 @@ func (l *Ledger) remove(claim types.UID) bool {
 
 // noteFreed records that an entry counts less, or no longer counts.
 func (l *Ledger) noteFreed(e entry) {
-	for _, s := range l.inForce.QuotaScopes(l.tenantOf(e), e.StorageClass, e.backend) {
+	for _, s := range l.inForce.QuotaScopes(l.tenantOf(e.Tenant, e.backend, e.byStamp), e.StorageClass, e.backend) {
 		l.freed[Scope{s.Kind, s.Name}] = true
 	}
 }
 
 func (l *Ledger) count(claim types.UID, e entry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	l.countIn(l.tenantOf(e), e.StorageClass, e.backend, l.usageOf(claim, e), change)
+	l.countIn(l.tenantOf(e.Tenant, e.backend, e.byStamp), e.StorageClass, e.backend, l.usageOf(claim, e), change)
 }
 
-func (l *Ledger) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {
-	for _, s := range l.inForce.QuotaScopes(tenant, storageClass, backend) {
+func (l *Ledger) countAll() {
+	for claim, e := range l.entries {
+		l.count(claim, e, policy.Usage.Add)
+	}
+	for _, e := range l.snapshots.entries {
+		l.snapshots.count(e, policy.Usage.Add)
+	}
+}
+
+// account is the usage by scope, of volumes and snapshots together.
+type account struct {
+	policy func() *policy.Policy
+
+	// mu guards the volumes and snapshots, too.
+	mu sync.Mutex
+	// sums is the usage under the policy at the last refresh. Another policy may have other
+	// rules, so recount then sums everything up again.
+	sums    map[Scope]policy.Usage
+	inForce *policy.Policy
+	recount func()
+}
+
+// refresh recomputes the sums when the policy has changed.
+func (a *account) refresh() {
+	if p := a.policy(); p != a.inForce {
+		a.inForce, a.sums = p, map[Scope]policy.Usage{}
+		a.recount()
+	}
+}
+
+// used returns the usage of a scope.
+func (a *account) used(s policy.QuotaScope) policy.Usage { return a.sums[Scope{s.Kind, s.Name}] }
+
+// tenantOf returns the tenant that a volume or snapshot counts for. It is empty if only a
+// stamp names the tenant, and that tenant may not use the backend. Anyone with write access
+// to the backend's project can forge a stamp, which must not use up that tenant's quota.
+// The policy in force decides, because a reload may change what the tenant may use.
+func (a *account) tenantOf(tenant, backend string, byStamp bool) string {
+	if byStamp && !a.inForce.MayUse(tenant, backend) {
+		return ""
+	}
+	return tenant
+}
+
+func (a *account) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {
+	for _, s := range a.inForce.QuotaScopes(tenant, storageClass, backend) {
 		key := Scope{s.Kind, s.Name}
-		l.sums[key] = change(l.sums[key], usage)
+		a.sums[key] = change(a.sums[key], usage)
 	}
 }

@@ -35,169 +35,161 @@ type snapshotEntry struct {
 	since time.Time
 	// instead is the snapshot that was left behind. It counts again if this reservation
 	// is released.
-	instead *leftSnapshot
+	instead *left[snapshotEntry]
 }
 
-// leftSnapshot is a snapshot that counts for a deleted VolumeSnapshot.
-type leftSnapshot struct {
-	uid   types.UID
-	entry snapshotEntry
+// snapshots are the ledger's, by the UID of their VolumeSnapshots.
+type snapshots struct {
+	*account
+	entries map[types.UID]snapshotEntry
 }
 
 // ReserveSnapshot reserves room for the snapshot of a VolumeSnapshot that the policy
 // admits. A snapshot that already counts needs no room. The error is ErrPolicyChanged if
 // the decision was made under a policy that is no longer in force.
-func (l *Ledger) ReserveSnapshot(uid types.UID, backend string, s Snapshot, decision Decided) (denial *policy.Denial, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refresh()
-	if e, known := l.snapshots[uid]; known {
+func (s *snapshots) ReserveSnapshot(uid types.UID, backend string, snapshot Snapshot, decision Decided) (denial *policy.Denial, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	if e, known := s.entries[uid]; known {
 		if e.state == recorded {
 			// Its import was given up before it was known to be recorded.
-			l.leaveSnapshot(decision.LeftBy)
+			s.leave(decision.LeftBy)
 		}
 		return nil, nil
 	}
-	if decision.Revision != l.inForce.Revision() {
+	if decision.Revision != s.inForce.Revision() {
 		return nil, ErrPolicyChanged
 	}
-	left := l.leaveSnapshot(decision.LeftBy)
+	behind := s.leave(decision.LeftBy)
 	for _, scope := range decision.Quotas {
-		if denial := scope.Check(l.sums[Scope{scope.Kind, scope.Name}], s.usage()); denial != nil {
-			l.putSnapshotBack(left)
+		if denial := scope.Check(s.used(scope), snapshot.usage()); denial != nil {
+			s.putBack(behind)
 			return denial, nil
 		}
 	}
-	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: reserved, instead: left})
+	s.put(uid, snapshotEntry{Snapshot: snapshot, backend: backend, state: reserved, instead: behind})
 	return nil, nil
 }
 
-// leaveSnapshot removes a snapshot that another VolumeSnapshot left behind from the sums,
-// so that its import needs no additional room if both belong to the same tenant.
-func (l *Ledger) leaveSnapshot(uid types.UID) *leftSnapshot {
-	e, known := l.snapshots[uid]
+// leave removes a snapshot that another VolumeSnapshot left behind from the sums, so that
+// its import needs no additional room if both belong to the same tenant.
+func (s *snapshots) leave(uid types.UID) *left[snapshotEntry] {
+	e, known := s.entries[uid]
 	if !known || e.state != found {
 		return nil
 	}
-	l.removeSnapshot(uid)
-	return &leftSnapshot{uid, e}
+	s.remove(uid)
+	return &left[snapshotEntry]{uid, e}
 }
 
-// putSnapshotBack counts a snapshot again for the VolumeSnapshot that left it behind.
-func (l *Ledger) putSnapshotBack(left *leftSnapshot) {
-	if left == nil {
+// putBack counts a snapshot again for the VolumeSnapshot that left it behind.
+func (s *snapshots) putBack(behind *left[snapshotEntry]) {
+	if behind == nil {
 		return
 	}
-	if _, known := l.snapshots[left.uid]; !known {
-		l.putSnapshot(left.uid, left.entry)
+	if _, known := s.entries[behind.by]; !known {
+		s.put(behind.by, behind.entry)
 	}
 }
 
 // RecordSnapshot counts a snapshot that a VolumeSnapshotContent records. Quotas do not
 // apply. An estimate does not replace a known size, because the volume may have grown
 // since. It returns the tenant that now has room because an estimate was too large.
-func (l *Ledger) RecordSnapshot(uid types.UID, backend string, s Snapshot) (tenant string, freed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refresh()
-	known, ok := l.snapshots[uid]
-	if ok && s.Estimated {
-		s.GiB, s.Estimated = known.GiB, known.Estimated
+func (s *snapshots) RecordSnapshot(uid types.UID, backend string, snapshot Snapshot) (tenant string, freed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	known, ok := s.entries[uid]
+	if ok && snapshot.Estimated {
+		snapshot.GiB, snapshot.Estimated = known.GiB, known.Estimated
 	}
-	tenant, _ = l.removeSnapshot(uid)
-	l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: recorded})
-	return tenant, ok && s.GiB < known.GiB
+	tenant, _ = s.remove(uid)
+	s.put(uid, snapshotEntry{Snapshot: snapshot, backend: backend, state: recorded})
+	return tenant, ok && snapshot.GiB < known.GiB
 }
 
 // FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
 // counts for no tenant moves to a backend that its tenant may use, as a volume does in
 // Found. It frees the room of those that existed before the listing but are not in it,
 // and returns the tenants that now have room. Listed sizes replace estimates.
-func (l *Ledger) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refresh()
-	for uid, e := range l.snapshots {
+func (s *snapshots) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	for uid, e := range s.entries {
 		if _, present := all[uid]; !present && e.state == found && e.backend == backend && e.since.Before(began) {
-			tenant, _ := l.removeSnapshot(uid)
+			tenant, _ := s.remove(uid)
 			freed = append(freed, tenant)
 		}
 	}
-	for uid, s := range all {
-		known, ok := l.snapshots[uid]
-		if ok && (!l.countsForNoTenant(known.Tenant, known.backend, known.byStamp) || !l.inForce.MayUse(s.Tenant, backend)) {
+	for uid, snapshot := range all {
+		known, ok := s.entries[uid]
+		if ok && (!known.byStamp || s.inForce.MayUse(known.Tenant, known.backend) || !s.inForce.MayUse(snapshot.Tenant, backend)) {
 			if known.Estimated && known.backend == backend {
-				if tenant, _ := l.removeSnapshot(uid); s.GiB < known.GiB {
+				if tenant, _ := s.remove(uid); snapshot.GiB < known.GiB {
 					freed = append(freed, tenant)
 				}
-				known.GiB, known.Estimated = s.GiB, s.Estimated
-				l.putSnapshot(uid, known)
+				known.GiB, known.Estimated = snapshot.GiB, snapshot.Estimated
+				s.put(uid, known)
 			}
 			continue
 		}
-		l.removeSnapshot(uid)
-		l.putSnapshot(uid, snapshotEntry{Snapshot: s, backend: backend, state: found, byStamp: true})
+		s.remove(uid)
+		s.put(uid, snapshotEntry{Snapshot: snapshot, backend: backend, state: found, byStamp: true})
 	}
 	return freed
 }
 
 // ContentGone records that no VolumeSnapshotContent names a snapshot anymore. The
 // snapshot stays, and counts until a listing shows that it is gone.
-func (l *Ledger) ContentGone(uid types.UID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if e, known := l.snapshots[uid]; known && e.state == recorded {
+func (s *snapshots) ContentGone(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, known := s.entries[uid]; known && e.state == recorded {
 		e.state, e.since = found, time.Now()
-		l.snapshots[uid] = e
+		s.entries[uid] = e
 	}
 }
 
 // ReleaseSnapshot frees the room of a snapshot that is gone. It returns the tenant that
 // now has room.
-func (l *Ledger) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refresh()
-	return l.removeSnapshot(uid)
+func (s *snapshots) ReleaseSnapshot(uid types.UID) (tenant string, freed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refresh()
+	return s.remove(uid)
 }
 
 // ReleaseSnapshotReservation frees the room of a snapshot that was never begun. A
 // snapshot that was left behind and was to be imported continues to count.
-func (l *Ledger) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e, known := l.snapshots[uid]
+func (s *snapshots) ReleaseSnapshotReservation(uid types.UID) (tenant string, freed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, known := s.entries[uid]
 	if !known || e.state != reserved {
 		return "", false
 	}
-	l.refresh()
-	tenant, _ = l.removeSnapshot(uid)
-	l.putSnapshotBack(e.instead)
+	s.refresh()
+	tenant, _ = s.remove(uid)
+	s.putBack(e.instead)
 	return tenant, true
 }
 
-func (l *Ledger) putSnapshot(uid types.UID, e snapshotEntry) {
-	l.snapshots[uid] = e
-	l.countSnapshot(e, policy.Usage.Add)
+func (s *snapshots) put(uid types.UID, e snapshotEntry) {
+	s.entries[uid] = e
+	s.count(e, policy.Usage.Add)
 }
 
-func (l *Ledger) removeSnapshot(uid types.UID) (tenant string, known bool) {
-	e, known := l.snapshots[uid]
+func (s *snapshots) remove(uid types.UID) (tenant string, known bool) {
+	e, known := s.entries[uid]
 	if known {
-		delete(l.snapshots, uid)
-		l.countSnapshot(e, policy.Usage.Sub)
+		delete(s.entries, uid)
+		s.count(e, policy.Usage.Sub)
 	}
-	return l.tenantOfSnapshot(e), known
+	return s.tenantOf(e.Tenant, e.backend, e.byStamp), known
 }
 
-func (l *Ledger) countSnapshot(e snapshotEntry, change func(policy.Usage, policy.Usage) policy.Usage) {
-	l.countIn(l.tenantOfSnapshot(e), e.StorageClass, e.backend, e.usage(), change)
-}
-
-// tenantOfSnapshot returns the tenant that a snapshot counts for, or "".
-func (l *Ledger) tenantOfSnapshot(e snapshotEntry) string {
-	if l.countsForNoTenant(e.Tenant, e.backend, e.byStamp) {
-		return ""
-	}
-	return e.Tenant
+func (s *snapshots) count(e snapshotEntry, change func(policy.Usage, policy.Usage) policy.Usage) {
+	s.countIn(s.tenantOf(e.Tenant, e.backend, e.byStamp), e.StorageClass, e.backend, e.usage(), change)
 }

@@ -1,10 +1,13 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,10 +43,50 @@ func (p *Placer) Choose(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return p.firstWithRoom(ctx, claim.UID, class, d)
 }
 
+// countElsewhere counts the other backends where the tenant may have volumes, because its
+// quota includes them. For a while, it skips a backend that was slow to answer; only
+// claims that could be placed there wait for it.
+func (p *Placer) countElsewhere(ctx context.Context, d ledger.Decided) {
+	tenant, ok := p.Policy().Tenant(d.Tenant)
+	if !ok || !limited(d.Quotas) {
+		return
+	}
+	var others []string
+	for _, class := range tenant.Classes {
+		for _, name := range class.Backends {
+			if !slices.Contains(others, name) && !slices.Contains(d.Backends, name) && !p.IsCounted(name) && p.Health(name) == nil && !p.isSilent(name) {
+				others = append(others, name)
+			}
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
+	defer cancel()
+	var group sync.WaitGroup
+	for _, name := range others {
+		group.Go(func() {
+			if p.CountBackend(bounded, name) != nil {
+				p.noteSilent(name)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// limited reports whether a quota depends on the tenant's volumes on other backends.
+func limited(scopes []policy.QuotaScope) bool {
+	return slices.ContainsFunc(scopes, func(s policy.QuotaScope) bool {
+		return s.Kind != policy.BackendScope && (s.Limits.Volumes != nil || s.Limits.Gigabytes != nil)
+	})
+}
+
+// otherBackendsTimeout is how long a claim waits for backends where it cannot be placed,
+// and how long countElsewhere then skips them.
+const otherBackendsTimeout = 10 * time.Second
+
 // keep returns the earlier choice.
 func (p *Placer) keep(position ledger.Position) Choice {
 	if unhealthy := p.Health(position.Backend); unhealthy != nil {
-		return Choice{Denial: p.Unavailable([]ledger.PassedOver{{Backend: position.Backend, Why: unhealthy.Error()}}, nil)}
+		return Choice{Denial: p.Unanswered(position.Backend, unhealthy)}
 	}
 	return Choice{Backend: position.Backend, PassedOver: position.PassedOver}
 }
@@ -112,13 +155,9 @@ func (p *Placer) firstWithRoom(ctx context.Context, uid types.UID, class string,
 	var failed error
 	for _, name := range d.Backends {
 		unhealthy, err := p.prepare(ctx, name)
-		switch {
-		case err != nil:
-			failed = err
-			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: err.Error()})
-			continue
-		case unhealthy != nil:
-			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: unhealthy.Error()})
+		failed = cmp.Or(err, failed)
+		if why := cmp.Or(err, unhealthy); why != nil {
+			passedOver = append(passedOver, ledger.PassedOver{Backend: name, Why: why.Error()})
 			continue
 		}
 		if refusal := p.isFull(name, d.Volume); refusal != nil {
@@ -174,6 +213,34 @@ func (p *Placer) reserveOn(name string, uid types.UID, class string, d ledger.De
 	}
 	denied := p.noRoom(refused, d)
 	return Choice{Denial: &denied}, false, nil
+}
+
+// HasAnother reports whether another location can be tried at once in the claim's round.
+// If the claim counts at a backend, it may have a volume there, so only that backend's
+// locations qualify.
+func (p *Placer) HasAnother(uid types.UID, d ledger.Decided) bool {
+	position, counts := p.Ledger.PositionOf(uid)
+	return slices.ContainsFunc(p.Untried(uid, d), func(at policy.Location) bool {
+		if counts {
+			return at.Backend == position.Backend && p.Health(at.Backend) == nil
+		}
+		return p.canTakeNow(at.Backend, d)
+	})
+}
+
+// CouldGoElsewhere reports whether a claim without a position in the ledger has another
+// backend that can be tried at once and has room.
+func (p *Placer) CouldGoElsewhere(uid types.UID, d ledger.Decided) bool {
+	if _, counts := p.Ledger.PositionOf(uid); counts {
+		return false
+	}
+	return slices.ContainsFunc(d.Backends, func(name string) bool { return p.canTakeNow(name, d) })
+}
+
+// canTakeNow reports whether a backend can be tried at once and has room.
+func (p *Placer) canTakeNow(name string, d ledger.Decided) bool {
+	return (p.IsCounted(name) || !p.isSilent(name)) && p.Health(name) == nil && p.isFull(name, d.Volume) == nil &&
+		p.Ledger.HasRoom(d.Only([]string{name}, nil))
 }
 
 // Health returns nil while a backend answers.

@@ -1,13 +1,10 @@
 package placement
 
 import (
-	"slices"
+	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // fullFor is how long a backend counts as full after Cinder's own quota rejected a volume
@@ -25,60 +22,62 @@ type fullness struct {
 	refusal error
 }
 
+// cinderQuotas remembers where Cinder's own quotas lack room.
+type cinderQuotas struct {
+	freed signal
+
+	mu   sync.Mutex
+	full map[fullAt]fullness
+	// expired lists the backends whose entry in full has expired since the last
+	// takeExpired.
+	expired []string
+}
+
 // NoteFull remembers that Cinder's own quota rejected a volume. When this expires, denied
 // claims are retried.
-func (p *Placer) NoteFull(backend string, volume policy.VolumeProperties, refusal error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (q *cinderQuotas) NoteFull(backend string, volume policy.VolumeProperties, refusal error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	at := fullAt{backend, volume.Type}
 	until := time.Now().Add(fullFor)
 	size := volume.SizeGiB
-	if before, ok := p.full[at]; ok {
+	if before, ok := q.full[at]; ok {
 		size = min(size, before.sizeGiB)
 	} else {
-		time.AfterFunc(fullFor, func() { p.fullnessPasses(at) })
+		time.AfterFunc(fullFor, func() { q.expire(at) })
 	}
-	p.full[at] = fullness{until: until, sizeGiB: size, refusal: refusal}
+	q.full[at] = fullness{until: until, sizeGiB: size, refusal: refusal}
 }
 
-// fullnessPasses forgets a refusal, unless a later one has replaced it.
-func (p *Placer) fullnessPasses(at fullAt) {
-	p.mu.Lock()
-	left := time.Until(p.full[at].until)
-	if left <= 0 {
-		delete(p.full, at)
-		p.expired = append(p.expired, at.backend)
-	} else {
-		time.AfterFunc(left, func() { p.fullnessPasses(at) })
+// expire forgets a refusal, unless a later one has replaced it.
+func (q *cinderQuotas) expire(at fullAt) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if left := time.Until(q.full[at].until); left > 0 {
+		time.AfterFunc(left, func() { q.expire(at) })
+		return
 	}
-	p.mu.Unlock()
-	if left <= 0 {
-		p.roomFreed()
-	}
+	delete(q.full, at)
+	q.expired = append(q.expired, at.backend)
+	q.freed.set()
+}
+
+// takeExpired takes the backends that count as full no longer.
+func (q *cinderQuotas) takeExpired() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	expired := q.expired
+	q.expired = nil
+	return expired
 }
 
 // isFull returns Cinder's refusal until it expires.
-func (p *Placer) isFull(backend string, volume policy.VolumeProperties) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	full, ok := p.full[fullAt{backend, volume.Type}]
+func (q *cinderQuotas) isFull(backend string, volume policy.VolumeProperties) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	full, ok := q.full[fullAt{backend, volume.Type}]
 	if !ok || volume.SizeGiB < full.sizeGiB {
 		return nil
 	}
 	return full.refusal
-}
-
-// CouldGoElsewhere reports whether a claim without a position in the ledger has another
-// backend that can be tried at once and has room.
-func (p *Placer) CouldGoElsewhere(uid types.UID, d ledger.Decided) bool {
-	if _, counts := p.Ledger.PositionOf(uid); counts {
-		return false
-	}
-	return slices.ContainsFunc(d.Backends, func(name string) bool { return p.canTakeNow(name, d) })
-}
-
-// canTakeNow reports whether a backend can be tried at once and has room.
-func (p *Placer) canTakeNow(name string, d ledger.Decided) bool {
-	return (p.IsCounted(name) || !p.isSilent(name)) && p.Health(name) == nil && p.isFull(name, d.Volume) == nil &&
-		p.Ledger.HasRoom(d.Only([]string{name}, nil))
 }

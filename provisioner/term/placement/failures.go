@@ -2,6 +2,7 @@ package placement
 
 import (
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -35,46 +36,52 @@ type round struct {
 	failures []Failure
 }
 
+// failures holds the rounds of claims for which Cinder could not make a volume.
+type failures struct {
+	mu     sync.Mutex
+	rounds map[types.UID]round
+}
+
 // NoteFailure remembers, until the end of the claim's round, where its volume could not
 // be created, and reports whether that is news.
-func (p *Placer) NoteFailure(uid types.UID, d ledger.Decided, failure Failure) (isNews bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.rounds[uid]
+func (f *failures) NoteFailure(uid types.UID, d ledger.Decided, failure Failure) (isNews bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.rounds[uid]
 	if r.revision != d.Revision {
 		r = round{revision: d.Revision}
 	}
-	if slices.ContainsFunc(r.failures, func(f Failure) bool { return f.Location == failure.Location }) {
+	if slices.ContainsFunc(r.failures, func(earlier Failure) bool { return earlier.Location == failure.Location }) {
 		return false
 	}
 	r.failures = append(r.failures, failure)
-	p.rounds[uid] = r
+	f.rounds[uid] = r
 	return true
 }
 
 // Failures returns the failures of the claim's round, oldest first.
-func (p *Placer) Failures(uid types.UID) []Failure {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.rounds[uid].failures)
+func (f *failures) Failures(uid types.UID) []Failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.rounds[uid].failures)
 }
 
 // Forget drops the claim's failures. Call it when the claim has a volume, needs none, or
 // is retried only after a delay.
-func (p *Placer) Forget(uid types.UID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.rounds, uid)
+func (f *failures) Forget(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.rounds, uid)
 }
 
 // InTurn orders a decision's locations for the claim: those that failed in its round come
 // last. Another policy ends the round, because it has other locations.
-func (p *Placer) InTurn(uid types.UID, d ledger.Decided) ledger.Decided {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.rounds[uid]
+func (f *failures) InTurn(uid types.UID, d ledger.Decided) ledger.Decided {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.rounds[uid]
 	if r.revision != d.Revision {
-		delete(p.rounds, uid)
+		delete(f.rounds, uid)
 		return d
 	}
 	d.Decision = d.TryLast(r.locations())
@@ -90,10 +97,10 @@ func (r round) locations() []policy.Location {
 }
 
 // Untried returns a decision's locations that did not fail in the claim's round.
-func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
-	p.mu.Lock()
-	failed := p.rounds[uid].locations()
-	p.mu.Unlock()
+func (f *failures) Untried(uid types.UID, d ledger.Decided) []policy.Location {
+	f.mu.Lock()
+	failed := f.rounds[uid].locations()
+	f.mu.Unlock()
 	var untried []policy.Location
 	for _, name := range d.Backends {
 		for _, at := range d.LocationsOn(name) {
@@ -103,17 +110,4 @@ func (p *Placer) Untried(uid types.UID, d ledger.Decided) []policy.Location {
 		}
 	}
 	return untried
-}
-
-// HasAnother reports whether another location can be tried at once in the claim's round.
-// If the claim counts at a backend, it may have a volume there, so only that backend's
-// locations qualify.
-func (p *Placer) HasAnother(uid types.UID, d ledger.Decided) bool {
-	position, counts := p.Ledger.PositionOf(uid)
-	return slices.ContainsFunc(p.Untried(uid, d), func(at policy.Location) bool {
-		if counts {
-			return at.Backend == position.Backend && p.Health(at.Backend) == nil
-		}
-		return p.canTakeNow(at.Backend, d)
-	})
 }

@@ -36,7 +36,7 @@ func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*
 	return &denied, nil
 }
 
-// Unanswered returns the denial of an expansion whose backend does not answer.
+// Unanswered returns the denial of a claim whose only backend does not answer.
 func (p *Placer) Unanswered(backend string, unhealthy error) *Denial {
 	return p.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)
 }
@@ -53,7 +53,7 @@ func (p *Placer) IsGrowing(claim types.UID) bool { return p.Ledger.IsGrowing(cla
 func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 	over, freed := p.Ledger.GiveUpGrowth(claim)
 	if freed {
-		p.roomFreed()
+		p.freed.set()
 	}
 	return over
 }
@@ -62,6 +62,6 @@ func (p *Placer) GiveUpGrowth(claim types.UID) bool {
 // counts with the size that Cinder shows, and freed room is offered to denied claims.
 func (p *Placer) SettleGrowth(claim types.UID, sizeGiB int64) {
 	if p.Ledger.SettleGrowth(claim, sizeGiB) {
-		p.roomFreed()
+		p.freed.set()
 	}
 }

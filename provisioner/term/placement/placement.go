@@ -5,7 +5,6 @@ package placement
 
 import (
 	"context"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,57 +46,58 @@ type Options struct {
 // backend nor its caller. It signals freed room through a channel.
 type Placer struct {
 	Options
-	counting *counting
-	freed    chan struct{}
+	*counting
+	cinderQuotas
+	failures
+	// freed means that the ledger, or Cinder's own quotas, may have room again.
+	freed signal
+}
 
-	mu sync.Mutex
-	// full is where Cinder's own quotas lack room. expired lists the backends whose entry
-	// in full has expired since the last TakeFreed.
-	full    map[fullAt]fullness
-	expired []string
-	// rounds are the rounds of claims for which Cinder could not make a volume.
-	rounds map[types.UID]round
+// signal has a value while something waits for its receiver.
+type signal chan struct{}
+
+func (s signal) set() {
+	select {
+	case s <- struct{}{}:
+	default: // the receiver has not handled the last one yet
+	}
 }
 
 // New returns a term's Placer.
 func New(options Options) *Placer {
-	return &Placer{Options: options, counting: newCounting(), freed: make(chan struct{}, 1), full: map[fullAt]fullness{}, rounds: map[types.UID]round{}}
+	freed := make(signal, 1)
+	return &Placer{
+		Options: options, counting: newCounting(options, freed), freed: freed,
+		cinderQuotas: cinderQuotas{full: map[fullAt]fullness{}, freed: freed}, failures: failures{rounds: map[types.UID]round{}},
+	}
 }
 
 // Record counts a PersistentVolume's volume and, if another tenant has it now, offers the
 // freed room.
 func (p *Placer) Record(uid types.UID, volume ledger.Volume, backend string) {
 	if p.Ledger.Record(uid, volume, backend) {
-		p.roomFreed()
+		p.freed.set()
 	}
 }
 
 // Release frees the room of a claim's volume and offers it to denied claims.
 func (p *Placer) Release(uid types.UID) {
 	if p.Ledger.Release(uid) {
-		p.roomFreed()
+		p.freed.set()
 	}
 }
 
 // GiveBack frees room that was reserved for a volume that was never created.
 func (p *Placer) GiveBack(uid types.UID) {
 	if p.Ledger.ReleaseReservation(uid) {
-		p.roomFreed()
+		p.freed.set()
 	}
 }
 
 // ReleaseUnrecorded frees the room of a claim that provably has no volume.
 func (p *Placer) ReleaseUnrecorded(uid types.UID) {
 	if p.Ledger.ReleaseUnrecorded(uid) {
-		p.roomFreed()
-	}
-}
-
-// roomFreed signals that the ledger has freed room.
-func (p *Placer) roomFreed() {
-	select {
-	case p.freed <- struct{}{}:
-	default: // the signal is already set
+		p.freed.set()
 	}
 }
 
@@ -112,11 +112,8 @@ func (p *Placer) TakeFreed() []parking.Trigger {
 	for _, scope := range p.Ledger.TakeFreed() {
 		triggers = append(triggers, RoomIn(scope))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, backend := range p.expired {
+	for _, backend := range p.takeExpired() {
 		triggers = append(triggers, RoomIn(ledger.Scope{Kind: policy.BackendScope, Name: backend}))
 	}
-	p.expired = nil
 	return triggers
 }
