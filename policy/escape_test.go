@@ -190,7 +190,7 @@ func TestEscapeStorageClassOverridesNothingThatTheRuleSets(t *testing.T) {
 			t.Fatalf("%q makes %+v on %v", parameters, d.Volume, d.Backends)
 		}
 	})
-	if granted == 0 {
+	if granted == 0 && !testing.Short() { // a few tries may all be denied
 		t.Error("nothing was granted; this test would prove nothing")
 	}
 	// One at a time the answer is certain.
