@@ -81,7 +81,7 @@ var neverRun = []struct {
 	says string
 }{
 	{regexp.MustCompile("should provision storage with any volume data source"), "its images cannot be made here"},
-	{regexp.MustCompile(`-shared\] .*\((default fs|ext4|xfs|filesystem volmode)\)\] multiVolume .*the single volume from pods on different node`), "a filesystem has one writer"},
+	{regexp.MustCompile(`-shared\] .*\((default fs|ext4|xfs|filesystem volmode)\)\] .*multiVolume .*the single volume from pods on different node`), "a filesystem has one writer"},
 }
 
 func (s spec) result() (Result, error) {
