@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,9 +295,9 @@ func TestKeysOfAnotherQueueGoBackToIt(t *testing.T) {
 
 func TestKeysAreLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		attempts := 0
+		var attempts atomic.Int32
 		l := start(t, 1, nil, func(_ context.Context, a *Attempt[string]) Outcome {
-			if attempts++; attempts == 1 {
+			if attempts.Add(1) == 1 {
 				a.Await(gold)
 				a.LookAgain(time.Minute)
 			}
@@ -305,13 +306,13 @@ func TestKeysAreLookedAtAgain(t *testing.T) {
 		l.Queue.Add("a")
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
-		if attempts != 1 {
-			t.Errorf("%d attempts in the first minute", attempts)
+		if n := attempts.Load(); n != 1 {
+			t.Errorf("%d attempts in the first minute", n)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if attempts != 2 {
-			t.Errorf("%d attempts", attempts)
+		if n := attempts.Load(); n != 2 {
+			t.Errorf("%d attempts", n)
 		}
 	})
 }
