@@ -23,7 +23,7 @@ func TestPolicyCheckTellsWhatAReloadWouldChange(t *testing.T) {
 	_, err := suite.WaitEvent(w.ctx, "check-stranger", "data", "NoMatchingTenant", "")
 	w.must(err)
 
-	withoutLab := w.policy[:strings.Index(w.policy, "  - name: lab\n")] + w.policy[strings.Index(w.policy, "tenants:\n"):strings.Index(w.policy, "  - name: tenant-b\n")]
+	withoutLab := w.withoutLab()
 	for _, c := range []struct {
 		name, policy string
 		code         int

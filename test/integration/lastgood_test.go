@@ -221,7 +221,7 @@ func TestFirstStartWithABadFileFails(t *testing.T) {
 	if code != 1 {
 		t.Errorf("a bad policy: exit code %d", code)
 	}
-	code, output = w.runOnce("--policy", w.written("policy.yaml", w.policy), "--clouds-file", "/nowhere/clouds.yaml")
+	code, output = w.runOnce("--policy", w.written("policy.yaml", w.withoutLab()), "--clouds-file", "/nowhere/clouds.yaml")
 	if code != 1 || !strings.Contains(output, "--clouds-file /nowhere/clouds.yaml cannot be read: no such file or directory; these backends log in with its entries: gold (") {
 		t.Errorf("no clouds.yaml: exit code %d", code)
 	}

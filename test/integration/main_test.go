@@ -194,3 +194,9 @@ func (w *world) readable() string {
 }
 
 func base64(text string) string { return encoding.StdEncoding.EncodeToString([]byte(text)) }
+
+// withoutLab returns the policy without the backend that needs no credentials, and without
+// its tenant.
+func (w *world) withoutLab() string {
+	return w.policy[:strings.Index(w.policy, "  - name: lab\n")] + w.policy[strings.Index(w.policy, "tenants:\n"):strings.Index(w.policy, "  - name: tenant-b\n")]
+}
