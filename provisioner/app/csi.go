@@ -153,7 +153,7 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		Rules:             t.backends.attachRules,
 		Reach:             t.reach,
 		Expansions:        t.expander,
-		Snapshots:         csiSnapshots{t.snapshots},
+		Snapshots:         csiSnapshots{snapshot.Sidecar{Controller: t.snapshots}},
 		Types: func() attach.Types {
 			return &retype.Retyper{
 				Client: e.client, Policy: e.policy.Load(), ProvisionerName: e.options.ProvisionerName, Cluster: e.cluster,
@@ -176,22 +176,22 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 }
 
 // csiSnapshots presents the term's snapshots to the CSI driver.
-type csiSnapshots struct{ of *snapshot.Controller }
+type csiSnapshots struct{ of snapshot.Sidecar }
 
 func (s csiSnapshots) Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
-	taken, err := s.of.TakeForSidecar(ctx, pv, name, parameters)
+	taken, err := s.of.Take(ctx, pv, name, parameters)
 	return csiSnapshotOf(taken), err
 }
 
 func (s csiSnapshots) Remove(ctx context.Context, snapshot wire.Handle) error {
-	return s.of.RemoveForSidecar(ctx, snapshot.Backend, snapshot.ID)
+	return s.of.Remove(ctx, snapshot.Backend, snapshot.ID)
 }
 
 func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
 	if wanted.Snapshot.Backend != "" && wanted.Volume.Backend != "" && wanted.Snapshot.Backend != wanted.Volume.Backend {
 		return nil, nil
 	}
-	found, err := s.of.ListForSidecar(ctx, cmp.Or(wanted.Snapshot.Backend, wanted.Volume.Backend), wanted.Snapshot.ID, wanted.Volume.ID, wanted.Again)
+	found, err := s.of.List(ctx, cmp.Or(wanted.Snapshot.Backend, wanted.Volume.Backend), wanted.Snapshot.ID, wanted.Volume.ID, wanted.Again)
 	var all []controller.Snapshot
 	for _, s := range found {
 		all = append(all, csiSnapshotOf(s))

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -54,7 +55,7 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 // cluster without it costs no requests. The other resources are expected soon after
 // that one.
 func (c *Controller) awaitResources(ctx context.Context) bool {
-	missing, err := c.missingResources()
+	missing, err := missingResources(c.Client)
 	if err == nil && len(missing) == 0 {
 		return true
 	}
@@ -77,14 +78,14 @@ func (c *Controller) awaitResources(ctx context.Context) bool {
 		case <-crd.Changed:
 		case <-later:
 		}
-		if missing, err = c.missingResources(); err == nil && len(missing) == 0 {
+		if missing, err = missingResources(c.Client); err == nil && len(missing) == 0 {
 			return true
 		}
 	}
 }
 
-func (c *Controller) missingResources() ([]string, error) {
-	served, err := c.Client.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
+func missingResources(client kubernetes.Interface) ([]string, error) {
+	served, err := client.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
 	if apierrors.IsNotFound(err) {
 		return resources, nil
 	}

@@ -138,21 +138,17 @@ type Controller struct {
 	Options
 	loop *worker.Loop[item]
 	// parked are the objects that wait, with the events about them.
-	parked *parking.Lot[metav1.Object]
+	parked    *parking.Lot[metav1.Object]
+	counting  *counting
+	leftovers *leftovers
 
 	mu sync.Mutex
-	// counted holds the backends whose snapshots the ledger has counted, and whether
-	// that count is still valid.
-	counted map[string]bool
 	// removed is the set of contents whose snapshots this term has removed, until
 	// the objects are gone.
 	removed map[types.UID]bool
 	// handed is the set of contents whose imports this term has told, until the objects are
 	// gone: the cache may be late, and then the same snapshot is handed out twice.
 	handed map[types.UID]bool
-	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
-	// lists them.
-	kept map[string]string
 }
 
 // item is an object or a backend in the queue.
@@ -180,8 +176,9 @@ type attempt = worker.Attempt[item]
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
-	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), counted: map[string]bool{}, removed: map[types.UID]bool{}, handed: map[types.UID]bool{}, kept: map[string]string{}}
-	options.Board.Subscribe(c.hear) // before the loop, which brings back what waits for it
+	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
+	c.counting, c.leftovers = &counting{Controller: c, counted: map[string]bool{}}, &leftovers{Controller: c, kept: map[string]string{}}
+	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
 		Do:       func(ctx context.Context, a *attempt) worker.Outcome { return outcome(c.sync(ctx, a)) },
@@ -209,7 +206,7 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	group.Go(func() { c.countBackends(ctx) })
+	group.Go(func() { c.counting.countBackends(ctx) })
 	c.loop.Run(ctx)
 }
 
@@ -219,7 +216,7 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	case contentItem:
 		return c.syncContent(ctx, a)
 	case backendItem:
-		return c.syncBackend(ctx, a)
+		return c.leftovers.syncBackend(ctx, a)
 	}
 	return c.syncSnapshot(ctx, a)
 }
@@ -248,18 +245,6 @@ func itemOf(object metav1.Object) item {
 func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {
 	c.parked.Park(object, reason)
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
-}
-
-// hear has a backend that answers again counted again: it may have moved to another
-// place.
-func (c *Controller) hear(triggers []parking.Trigger) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, one := range triggers {
-		if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && c.counted[one.Name] {
-			c.counted[one.Name] = false
-		}
-	}
 }
 
 // Report counts the objects that cannot continue now, by kind, state and reason.

@@ -156,7 +156,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 	})
 	t.Run("Cinder fails", func(t *testing.T) {
 		b := newBench(t, existing()...)
-		b.must(b.countBackend(t.Context(), "gold"))
+		b.must(b.counting.countBackend(t.Context(), "gold"))
 		b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no room"}
 		if err := b.syncNightly(); !cinder.IsKind(err, cinder.KindOverQuota) {
 			t.Errorf("error %v", err)
@@ -408,7 +408,7 @@ func TestLeftovers(t *testing.T) {
 			b := newBench(t, test.existing...)
 			b.backend.listed = []cinder.Snapshot{test.found}
 			for range 2 {
-				b.must(b.sweep(t.Context(), "gold", true))
+				b.must(b.leftovers.sweep(t.Context(), "gold", true))
 			}
 			if !test.removed {
 				b.wantCalls()
@@ -432,7 +432,7 @@ func TestResourcesMustAllBeServed(t *testing.T) {
 			client.Resources = []*metav1.APIResourceList{list}
 		}
 		b.Client = client
-		missing, err := b.missingResources()
+		missing, err := missingResources(b.Client)
 		b.must(err)
 		if len(missing) != 3-len(served) {
 			t.Errorf("served are %v, missing %v", served, missing)

@@ -21,15 +21,37 @@ import (
 // other than its own, which count against the same quota.
 const otherBackendsTimeout = 10 * time.Second
 
+// counting counts the snapshots that backends have.
+type counting struct {
+	*Controller
+
+	mu sync.Mutex
+	// counted holds the backends whose snapshots the ledger has counted, and whether
+	// that count is still valid.
+	counted map[string]bool
+}
+
+// hear has a backend that answers again counted again: it may have moved to another
+// place.
+func (c *counting) hear(triggers []parking.Trigger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range triggers {
+		if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && c.counted[one.Name] {
+			c.counted[one.Name] = false
+		}
+	}
+}
+
 // countBackends counts every backend when the term begins, and looks for what an
 // earlier leader left there.
-func (c *Controller) countBackends(ctx context.Context) {
+func (c *counting) countBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, name := range c.Backends.Names() {
 		group.Go(func() {
 			if err := c.countBackend(ctx, name); err == nil {
-				err = c.sweep(ctx, name, false)
-				c.warn(ctx, name, err)
+				err = c.leftovers.sweep(ctx, name, false)
+				c.leftovers.warn(ctx, name, err)
 			}
 		})
 	}
@@ -38,7 +60,7 @@ func (c *Controller) countBackends(ctx context.Context) {
 
 // countFor counts the backend of a snapshot and, if a limit on snapshots is decisive,
 // those other backends that its tenant may use and that answer.
-func (c *Controller) countFor(ctx context.Context, backend string, d policy.Decision) error {
+func (c *counting) countFor(ctx context.Context, backend string, d policy.Decision) error {
 	if err := c.countBackend(ctx, backend); err != nil {
 		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
 	}
@@ -64,7 +86,7 @@ func (c *Controller) countFor(ctx context.Context, backend string, d policy.Deci
 
 // countBackend counts the stamped snapshots of a backend, once in a term and once
 // after each outage.
-func (c *Controller) countBackend(ctx context.Context, name string) error {
+func (c *counting) countBackend(ctx context.Context, name string) error {
 	c.mu.Lock()
 	holds, again := c.counted[name]
 	c.mu.Unlock()
@@ -86,7 +108,7 @@ func (c *Controller) countBackend(ctx context.Context, name string) error {
 
 // list lists the snapshots of a backend, and counts them. The term's last listing may
 // lack snapshots that were taken since, so it frees no room.
-func (c *Controller) list(ctx context.Context, name string, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
+func (c *counting) list(ctx context.Context, name string, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
 	var began time.Time
 	if again {
 		began = time.Now()
@@ -101,7 +123,7 @@ func (c *Controller) list(ctx context.Context, name string, backend Snapshots, a
 }
 
 // countListed counts the snapshots of a listing.
-func (c *Controller) countListed(name string, all []cinder.Snapshot, began time.Time) {
+func (c *counting) countListed(name string, all []cinder.Snapshot, began time.Time) {
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) || c.isImported(stamp, s) {

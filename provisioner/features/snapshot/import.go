@@ -249,7 +249,7 @@ func (i *importing) importer() *imports.SnapshotImporter {
 // reserve reserves room in the quotas.
 func (i *importing) reserve(ctx context.Context) error {
 	tenant := i.plan.Decision.Tenant
-	if err := i.countFor(ctx, i.plan.Backend, i.plan.Decision); err != nil {
+	if err := i.counting.countFor(ctx, i.plan.Backend, i.plan.Decision); err != nil {
 		return err
 	}
 	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,22 +25,49 @@ func (c *Controller) Audit(ctx context.Context, name string) {
 	if c.shown() == nil || c.health(name) != nil {
 		return
 	}
-	c.warn(ctx, name, c.sweep(ctx, name, true))
+	c.leftovers.warn(ctx, name, c.leftovers.sweep(ctx, name, true))
 }
 
-func (c *Controller) warn(ctx context.Context, name string, err error) {
+// leftovers removes the snapshots that late requests left behind.
+type leftovers struct {
+	*Controller
+
+	mu sync.Mutex
+	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
+	// lists them.
+	kept map[string]string
+}
+
+// syncBackend looks at once for the snapshots of the CSI driver's contents that are gone
+// from a backend without having said what became of them: if a call has failed for
+// good, the sidecar removes the content without requesting a deletion. A backend is in
+// the queue only once, so one listing serves all contents that were gone before it.
+func (c *leftovers) syncBackend(ctx context.Context, a *attempt) error {
+	backend := a.Key.name
+	if snapshots, err := c.Backends.Snapshots(backend); err != nil || snapshots.Health() != nil {
+		return nil // an audit will look, too
+	}
+	// The contents may be those of any tenants. All such listings together have the turns
+	// of one tenant, so that backends that hang leave workers to others.
+	if !a.Begin("", backend) {
+		return nil // its turn brings it back
+	}
+	return c.sweep(ctx, backend, true)
+}
+
+func (c *leftovers) warn(ctx context.Context, name string, err error) {
 	if err != nil && ctx.Err() == nil {
 		c.Logger.Warn("Looking for abandoned snapshots failed and will be retried", "backend", name, "error", err)
 	}
 }
 
 // sweep removes the snapshots to which nothing leads or ever led.
-func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
+func (c *leftovers) sweep(ctx context.Context, name string, again bool) error {
 	backend, err := c.Backends.Snapshots(name)
 	if err != nil {
 		return err
 	}
-	all, err := c.list(ctx, name, backend, again)
+	all, err := c.counting.list(ctx, name, backend, again)
 	if err != nil {
 		return err
 	}
@@ -70,14 +98,14 @@ func (c *Controller) sweep(ctx context.Context, name string, again bool) error {
 
 // isNamed reports whether the cache has a content that leads, or may still come to
 // lead, to the snapshot.
-func (c *Controller) isNamed(stamp stamps.Snapshot, id string) bool {
+func (c *leftovers) isNamed(stamp stamps.Snapshot, id string) bool {
 	content, err := c.shown().contents.Get(stamp.Content)
 	return err == nil && (objects.SnapshotHandleOf(content) == "" || objects.SnapshotHandleOf(content) == id)
 }
 
 // namedHandles reads the IDs of all snapshots that any content names from the API
 // server.
-func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) {
+func (c *leftovers) namedHandles(ctx context.Context) (map[string]bool, error) {
 	handles, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (handles []string) {
 		for i := range page.Items {
 			handles = append(handles, objects.SnapshotHandlesOf(&page.Items[i])...)
@@ -93,7 +121,7 @@ func (c *Controller) namedHandles(ctx context.Context) (map[string]bool, error) 
 
 // forgetKept drops the reports about snapshots that a listing of their backend no
 // longer shows.
-func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
+func (c *leftovers) forgetKept(name string, all []cinder.Snapshot) {
 	listed := map[string]bool{}
 	for _, s := range all {
 		listed[s.ID] = true
@@ -105,7 +133,7 @@ func (c *Controller) forgetKept(name string, all []cinder.Snapshot) {
 
 // removeLeftover removes a snapshot if it is proven that it was never handed out. Other
 // snapshots are kept, and reported once in a term.
-func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
+func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
 	stamp := stamps.OfSnapshot(s)
 	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
 	keep := func(why string) error {
@@ -155,7 +183,7 @@ func (c *Controller) removeLeftover(ctx context.Context, backend Snapshots, name
 
 // mayStillLeadTo looks at the API server for objects that may still lead to a snapshot,
 // or be given it: its VolumeSnapshot, and a content that names no other snapshot.
-func (c *Controller) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
+func (c *leftovers) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
 	content, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, stamp.Content, metav1.GetOptions{})
 	switch {
 	case err == nil:

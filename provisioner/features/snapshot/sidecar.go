@@ -36,16 +36,19 @@ import (
 // ownParameters is the prefix of the keys that the sidecar adds to those of a class.
 const ownParameters = "csi.storage.k8s.io/"
 
+// Sidecar answers the sidecar's calls.
+type Sidecar struct{ *Controller }
+
 // Taken is a snapshot of a volume in mode csi.
 type Taken struct {
 	cinder.Snapshot
 	Backend string
 }
 
-// TakeForSidecar takes the snapshot that a VolumeSnapshotContent of the CSI driver
+// Take takes the snapshot that a VolumeSnapshotContent of the CSI driver
 // requests by name, or finds the one that an earlier call has taken. It returns when
 // the snapshot is ready.
-func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (Taken, error) {
+func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (Taken, error) {
 	task := c.Monitor.Begin("the sidecar's snapshot "+name, c.MaxWorkTime)
 	defer task.End()
 	t, class, err := c.asked(task.In(ctx), pv, name, parameters)
@@ -78,7 +81,7 @@ func (c *Controller) TakeForSidecar(ctx context.Context, pv *corev1.PersistentVo
 }
 
 // asked checks a request against the content that it is about.
-func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (*taking, *snapshotv1.VolumeSnapshotClass, error) {
+func (c Sidecar) asked(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (*taking, *snapshotv1.VolumeSnapshotClass, error) {
 	if err := c.isReady(); err != nil {
 		return nil, nil, err
 	}
@@ -108,7 +111,7 @@ func (c *Controller) asked(ctx context.Context, pv *corev1.PersistentVolume, nam
 	}
 	t := &taking{
 		// Outside the loop: it takes no turn, since the sidecar waits.
-		Controller: c, content: content, attempt: c.loop.Attempt(item{snapshotItem, reference.Namespace, reference.Name}),
+		Controller: c.Controller, content: content, attempt: c.loop.Attempt(item{snapshotItem, reference.Namespace, reference.Name}),
 		snapshot: &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: reference.Namespace, Name: reference.Name, UID: uid}},
 	}
 	t.originate(&source{pv, of})
@@ -208,9 +211,9 @@ func (t *taking) annotateAgain(ctx context.Context) error {
 	return t.annotate(ctx)
 }
 
-// RemoveForSidecar removes a snapshot of the CSI driver whose VolumeSnapshotContent is
+// Remove removes a snapshot of the CSI driver whose VolumeSnapshotContent is
 // being deleted. It succeeds if the snapshot is gone already.
-func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id string) error {
+func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
 	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.MaxWorkTime)
 	defer task.End()
 	ctx = task.In(ctx)
@@ -228,7 +231,7 @@ func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id strin
 	err = c.removeFor(ctx, backend, backendName, id, content)
 	if err != nil && content != nil {
 		objects := []metav1.Object{content}
-		if snapshot := (&removing{Controller: c, content: content}).itsSnapshot(); snapshot != nil {
+		if snapshot := (&removing{Controller: c.Controller, content: content}).itsSnapshot(); snapshot != nil {
 			objects = append(objects, snapshot)
 		}
 		// The sidecar's own event does not say why.
@@ -237,7 +240,7 @@ func (c *Controller) RemoveForSidecar(ctx context.Context, backendName, id strin
 	return err
 }
 
-func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendName, id string, content *snapshotv1.VolumeSnapshotContent) error {
+func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, id string, content *snapshotv1.VolumeSnapshotContent) error {
 	started := time.Now()
 	// Read the place first. If the backend moves meanwhile, the snapshot's absence at the
 	// new place proves nothing.
@@ -255,7 +258,7 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
 	case found && objects.ImportedHandleOf(content) != "" && !c.isOf(s, content):
 		// The content never got the snapshot, so it may go.
-		(&removing{Controller: c, content: content}).reportKept()
+		(&removing{Controller: c.Controller, content: content}).reportKept()
 		return nil
 	case found && (!stamps.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
@@ -297,7 +300,7 @@ func (c *Controller) removeFor(ctx context.Context, backend Snapshots, backendNa
 
 // placeOfSource returns where the volume of a content lives, which is where its
 // snapshots are. The place is zero unless a single PersistentVolume records it.
-func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) cinder.Place {
+func (c Sidecar) placeOfSource(content *snapshotv1.VolumeSnapshotContent) cinder.Place {
 	if content.Spec.Source.VolumeHandle == nil {
 		return cinder.Place{}
 	}
@@ -306,23 +309,6 @@ func (c *Controller) placeOfSource(content *snapshotv1.VolumeSnapshotContent) ci
 		return cinder.Place{}
 	}
 	return objects.PlaceOf(found[0])
-}
-
-// syncBackend looks at once for the snapshots of the CSI driver's contents that are gone
-// from a backend without having said what became of them: if a call has failed for
-// good, the sidecar removes the content without requesting a deletion. A backend is in
-// the queue only once, so one listing serves all contents that were gone before it.
-func (c *Controller) syncBackend(ctx context.Context, a *attempt) error {
-	backend := a.Key.name
-	if snapshots, err := c.Backends.Snapshots(backend); err != nil || snapshots.Health() != nil {
-		return nil // an audit will look, too
-	}
-	// The contents may be those of any tenants. All such listings together have the turns
-	// of one tenant, so that backends that hang leave workers to others.
-	if !a.Begin("", backend) {
-		return nil // its turn brings it back
-	}
-	return c.sweep(ctx, backend, true)
 }
 
 // ContentsOf returns the contents that name a snapshot.
@@ -347,7 +333,7 @@ func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent,
 // deletedContentOf returns the content whose deletion asks for the deletion of a
 // snapshot; nil if no content names the snapshot. If several contents name it, it
 // stays.
-func (c *Controller) deletedContentOf(ctx context.Context, id string) (*snapshotv1.VolumeSnapshotContent, error) {
+func (c Sidecar) deletedContentOf(ctx context.Context, id string) (*snapshotv1.VolumeSnapshotContent, error) {
 	found, err := c.ContentsOf(id)
 	if err != nil {
 		return nil, err
@@ -368,7 +354,7 @@ func severalName(one, other, id string) string {
 
 // stillDeleted checks at the API server whether a content still asks for the deletion
 // of its snapshot.
-func (c *Controller) stillDeleted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, id string) error {
+func (c Sidecar) stillDeleted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	live, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
@@ -392,11 +378,11 @@ func (c *Controller) stillDeleted(ctx context.Context, content *snapshotv1.Volum
 	return &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s does not ask for the deletion of snapshot %s: %s", content.Name, id, because)}
 }
 
-// ListForSidecar lists the CSI driver's snapshots: the one with the ID, those of the
+// List lists the CSI driver's snapshots: the one with the ID, those of the
 // volume, or all if both are empty, on one backend or, if that is empty, on all. They
 // are in the order of their handles. If a backend cannot be listed, it returns an error
 // rather than a shorter list. again means that the last listing will do.
-func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volumeID string, again bool) ([]Taken, error) {
+func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, again bool) ([]Taken, error) {
 	names := c.Backends.Names()
 	if backendName != "" {
 		if !slices.Contains(names, backendName) {
@@ -412,7 +398,7 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 		}
 		var found []cinder.Snapshot
 		if id != "" {
-			if found, err = c.findForSidecar(ctx, backend, id); err != nil {
+			if found, err = c.findOne(ctx, backend, id); err != nil {
 				return nil, err
 			}
 		} else {
@@ -438,11 +424,11 @@ func (c *Controller) ListForSidecar(ctx context.Context, backendName, id, volume
 // lookAgainEvery is how often a question that waits looks whether it can be answered.
 const lookAgainEvery = 100 * time.Millisecond
 
-// findForSidecar finds a snapshot. The sidecar asks about one that somebody's content
+// findOne finds a snapshot. The sidecar asks about one that somebody's content
 // names to say in the status that it is ready, but it does not say for which content it
 // asks. So there is no answer as long as any content names the snapshot without having
 // it. The sidecar asks again.
-func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id string) ([]cinder.Snapshot, error) {
+func (c Sidecar) findOne(ctx context.Context, backend Snapshots, id string) ([]cinder.Snapshot, error) {
 	for until := time.Now().Add(c.TakeUpTime); ; {
 		s, exists, err := backend.FindSnapshot(ctx, id)
 		if err != nil {
@@ -481,7 +467,7 @@ func (c *Controller) findForSidecar(ctx context.Context, backend Snapshots, id s
 // nil if there is none. It also reports whether a content for another namespace names
 // the snapshot, too. The sidecar may ask before the cache shows the content that it
 // asks about, so the API server has the last word.
-func (c *Controller) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
+func (c Sidecar) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
 	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
 		return objects.IsCSISnapshot(content) && objects.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
 	}

@@ -115,7 +115,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
 		}, kind: "Unavailable", message: "backend gold: silent"},
 		"an answer that is lost": {content: forSidecar(nil), prepare: func(b *bench) {
-			b.counted["gold"] = true
+			b.counting.counted["gold"] = true
 			b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "lost", EffectUnknown: true}
 		}, kind: "Unavailable", message: "backend gold: lost", calls: taken[:1], counts: 1},
 	} {
@@ -135,7 +135,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 				b.count(test.content)
 			}
 			before := b.Ledger.Usage(policy.TenantScope, "a").Snapshots
-			got, err := b.TakeForSidecar(t.Context(), pv, test.name, test.parameters)
+			got, err := (Sidecar{b.Controller}).Take(t.Context(), pv, test.name, test.parameters)
 			if kind, _ := objects.FailureKind(err); kind != test.kind || fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
 				t.Errorf("got  %s: %v\nwant %s: %s", kind, err, test.kind, test.message)
 			}
@@ -179,7 +179,7 @@ func TestSnapshotOfAnImportedVolumeIsNeverFormatted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, forSidecar(nil), namespace())
-			_, err := b.TakeForSidecar(t.Context(), csiVolume(change), "snapshot-u1", nil)
+			_, err := (Sidecar{b.Controller}).Take(t.Context(), csiVolume(change), "snapshot-u1", nil)
 			b.must(err)
 			if origin, err := objects.SnapshotOriginOf(b.content()); err != nil || !origin.NeverFormat {
 				t.Errorf("the content records %v (%v)", b.content().Annotations, err)
@@ -201,7 +201,7 @@ func TestLostRecordIsWrittenAgain(t *testing.T) {
 		_, err := b.client.SnapshotV1().VolumeSnapshotContents().Update(context.Background(), content, metav1.UpdateOptions{})
 		b.must(err)
 	}
-	_, err := b.TakeForSidecar(t.Context(), csiVolume(nil), "snapshot-u1", nil)
+	_, err := (Sidecar{b.Controller}).Take(t.Context(), csiVolume(nil), "snapshot-u1", nil)
 	b.must(err)
 	if !objects.IsSnapshotRecorded(b.content()) {
 		t.Error("the content records nothing")
@@ -269,7 +269,7 @@ func TestSnapshotRemovalForASidecar(t *testing.T) {
 			}
 			b.backend.failRemoval = test.fail
 			for range 2 {
-				err := b.RemoveForSidecar(t.Context(), "gold", "snapshot-1")
+				err := (Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1")
 				if kind, _ := objects.FailureKind(err); kind != test.kind || fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
 					t.Errorf("got  %s: %v\nwant %s: %s", kind, err, test.kind, test.message)
 				}
@@ -333,7 +333,7 @@ func TestAbsenceElsewhereIsNoDeletion(t *testing.T) {
 			}))...)
 			b.backend.place = there
 			b.Ledger.RecordSnapshot("u1", "gold", ledgerOf("a"))
-			err := b.RemoveForSidecar(t.Context(), "gold", "snapshot-1")
+			err := (Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1")
 			if kind, _ := objects.FailureKind(err); kind != test.kind || fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
 				t.Errorf("got  %s: %v\nwant %s: %s", kind, err, test.kind, test.message)
 			}
@@ -379,7 +379,7 @@ func TestListingForASidecar(t *testing.T) {
 		"a native volume's":   {backend: "gold", id: "snapshot-2"},
 		"of no known backend": {backend: "silver", id: "snapshot-1"},
 	} {
-		all, err := b.ListForSidecar(t.Context(), test.backend, test.id, test.volume, false)
+		all, err := (Sidecar{b.Controller}).List(t.Context(), test.backend, test.id, test.volume, false)
 		b.must(err)
 		var got []string
 		for _, s := range all {
@@ -390,7 +390,7 @@ func TestListingForASidecar(t *testing.T) {
 		}
 	}
 	b.backend.err = errors.New("silent")
-	if all, err := b.ListForSidecar(t.Context(), "", "", "", false); err == nil {
+	if all, err := (Sidecar{b.Controller}).List(t.Context(), "", "", "", false); err == nil {
 		t.Errorf("an incomplete listing gave %v", all)
 	}
 }
@@ -417,7 +417,7 @@ func TestLeftoversOfASidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, append(test.existing, namespace())...)
 			b.backend.listed = []cinder.Snapshot{*stampedForSidecar(test.change)}
-			b.must(b.sweep(t.Context(), "gold", true))
+			b.must(b.leftovers.sweep(t.Context(), "gold", true))
 			b.wantCalls(test.calls...)
 		})
 	}
@@ -476,9 +476,9 @@ func TestContentsThatEndTogetherShareAListing(t *testing.T) {
 func TestADeletionIsRepeatedWithoutARecord(t *testing.T) {
 	b := newBench(t, namespace(), takenForSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }))
 	b.backend.existing = []*cinder.Snapshot{stampedForSidecar(nil)}
-	b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-1"))
+	b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1"))
 	b.backend.existing = nil // Cinder has removed it
-	b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-1"))
+	b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1"))
 }
 
 // TestABackendThatCannotBeListedIsNotTriedAgain: it is not in the policy, or the content

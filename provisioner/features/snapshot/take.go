@@ -244,7 +244,7 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
-	if err := t.countFor(ctx, t.origin.Backend, decision.Decision); err != nil {
+	if err := t.counting.countFor(ctx, t.origin.Backend, decision.Decision); err != nil {
 		return err
 	}
 	full, err := t.Ledger.ReserveSnapshot(t.snapshot.UID, t.origin.Backend, t.usageOf(t.origin, nil), decision)

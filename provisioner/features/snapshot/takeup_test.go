@@ -83,7 +83,7 @@ func ofVolume9(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 func (b *bench) ask() error {
 	b.Helper()
 	b.refresh()
-	_, err := b.ListForSidecar(b.Context(), "gold", "snapshot-7", "", false)
+	_, err := (Sidecar{b.Controller}).List(b.Context(), "gold", "snapshot-7", "", false)
 	return err
 }
 
@@ -217,7 +217,7 @@ func TestWhatTheSidecarIsToldAboutAContent(t *testing.T) {
 				test.prepare(b)
 			}
 			b.refresh()
-			all, err := b.ListForSidecar(t.Context(), "gold", "snapshot-7", "", false)
+			all, err := (Sidecar{b.Controller}).List(t.Context(), "gold", "snapshot-7", "", false)
 			if test.message == "" {
 				if err != nil || len(all) != 1 {
 					t.Errorf("listed %v, error %v", all, err)
@@ -236,7 +236,7 @@ func TestTheSidecarAsksBeforeTheCacheShowsTheContent(t *testing.T) {
 	b := newDriverBench(t)
 	_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(t.Context(), forDriver(nil), metav1.CreateOptions{})
 	b.must(err)
-	if all, err := b.ListForSidecar(t.Context(), "gold", "snapshot-7", "", false); err == nil {
+	if all, err := (Sidecar{b.Controller}).List(t.Context(), "gold", "snapshot-7", "", false); err == nil {
 		t.Errorf("listed %v", all)
 	}
 }
@@ -285,7 +285,7 @@ func TestContentThatTheSidecarHasLetGo(t *testing.T) {
 			}
 			if test.removed {
 				b.refresh()
-				b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-7"))
+				b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-7"))
 			}
 			b.must(b.syncImported())
 			b.wantCalls(test.calls...)
@@ -356,7 +356,7 @@ func TestDeletionOfAContentOfTheDriver(t *testing.T) {
 			b := fresh()
 			before := maps.Clone(b.backend.existing[0].Metadata)
 			if test.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-				b.must(b.RemoveForSidecar(t.Context(), "gold", "snapshot-7"))
+				b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-7"))
 				b.wantCalls(test.calls...)
 				b.wantEvents(test.events...)
 				if !maps.Equal(before, b.backend.existing[0].Metadata) {
