@@ -111,6 +111,11 @@ type Engine struct {
 	routes    routes
 	unsettled *unsettled
 	known     known
+
+	detaching detaching
+	lost      lostNodes
+	rounds    rounds
+	room      room
 }
 
 // known are the places to which the backends led when the records on their volumes were
@@ -124,8 +129,10 @@ var _ controller.Engine = (*Engine)(nil)
 
 // New makes the engine of one term.
 func New(options Options) *Engine {
-	return &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
+	e := &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
 		known: known{places: map[string]cinder.Place{}}}
+	e.detaching, e.lost, e.rounds, e.room = detaching{e}, lostNodes{e}, rounds{e}, room{e}
+	return e
 }
 
 // ReasonDuplicateInitiator is the reason of events about two nodes that have the same
@@ -157,7 +164,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
-	placed, err := e.takePlace(ctx, volumes, to.Volume, to.Node.Name)
+	placed, err := e.room.takePlace(ctx, volumes, to.Volume, to.Node.Name)
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
@@ -177,7 +184,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		// A node that already has the volume gets the same answer again, even if it gets no
 		// other.
 		Admit: func(ctx context.Context) error {
-			err := e.barred(ctx, to.Volume, at.node)
+			err := e.lost.barred(ctx, to.Volume, at.node)
 			begun = begun || err == nil
 			return err
 		},
@@ -186,7 +193,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if node = e.nameOfNode(node, key); node == "" || !asked {
 				return false, nil
 			}
-			lets, err := e.release(ctx, of.pv.Name, to.Volume, node, to.Node)
+			lets, err := e.lost.release(ctx, of.pv.Name, to.Volume, node, to.Node)
 			if err == nil && lets {
 				released = append(released, node)
 				err = e.drop(ctx, of.pv.Name, node)
@@ -198,7 +205,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 				return justTaken(at.node)
 			}
 			if !begun {
-				if useless, err = e.mayNotStage(ctx, at.node, published.AttachmentID); err != nil || useless {
+				if useless, err = e.lost.mayNotStage(ctx, at.node, published.AttachmentID); err != nil || useless {
 					return cmp.Or(err, endedBefore(to.Volume, at.node))
 				}
 			}
@@ -233,7 +240,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	})
 	if useless {
 		// The volume was not staged with it, and never can be. The next call makes another.
-		from := backends.UnpublishRequest{Node: at.node, Key: to.Node.Key(), Others: e.keysThatStay(of.pv.Name, to.Volume, at.node)}
+		from := backends.UnpublishRequest{Node: at.node, Key: to.Node.Key(), Others: e.detaching.keysThatStay(of.pv.Name, to.Volume, at.node)}
 		if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
 			return wire.Connection{}, failure(err)
 		}
@@ -338,7 +345,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	}
 	var nodes []string
 	if nodeID != "" {
-		nodes, err = e.leaving(ctx, of.target.Stamp.PV, nodeID)
+		nodes, err = e.detaching.leaving(ctx, of.target.Stamp.PV, nodeID)
 	} else {
 		nodes, err = e.having(ctx, volumes, volume)
 	}
@@ -370,7 +377,7 @@ func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle
 		if node == "" {
 			continue // it is gone
 		}
-		lets, err := e.letsGo(ctx, volume, node)
+		lets, err := e.lost.letsGo(ctx, volume, node)
 		if err != nil {
 			return nil, err
 		}
@@ -390,7 +397,7 @@ func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle
 func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle, of source, node string, had bool) error {
 	var from backends.UnpublishRequest
 	if node != "" {
-		lets, err := e.letsGo(ctx, volume, node)
+		lets, err := e.lost.letsGo(ctx, volume, node)
 		if err != nil {
 			return err
 		}
@@ -400,7 +407,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 		}
 		asked := e.detachment(of.target.Stamp.PV, node)
 		from = backends.UnpublishRequest{
-			Node: node, Key: wire.NodeKey(node), Others: e.keysThatStay(of.target.Stamp.PV, volume, node), Attached: had || asked != nil && asked.Status.Attached,
+			Node: node, Key: wire.NodeKey(node), Others: e.detaching.keysThatStay(of.target.Stamp.PV, volume, node), Attached: had || asked != nil && asked.Status.Attached,
 		}
 	}
 	// The node needs the credentials no longer, and afterwards nobody may ask for this

@@ -19,11 +19,14 @@ import (
 // ReasonWrongNodeID is the reason of events about a node whose ID names another node.
 const ReasonWrongNodeID = "WrongNodeID"
 
+// detaching finds the nodes that a volume is to be detached from, and those that keep it.
+type detaching struct{ *Engine }
+
 // leaving returns the names of the nodes that a volume is to be detached from. The node
 // itself has written the ID in the call into its CSINode, so that ID decides only if
 // nothing else is known. Kubernetes detaches the VolumeAttachments that are being
 // deleted, and a node cannot write those.
-func (e *Engine) leaving(ctx context.Context, pv, nodeID string) ([]string, error) {
+func (e detaching) leaving(ctx context.Context, pv, nodeID string) ([]string, error) {
 	if !e.AttachmentsKnown() {
 		return nil, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known from which node the volume is detached")
 	}
@@ -85,7 +88,7 @@ func isOf(a *storagev1.VolumeAttachment, pv string) bool {
 
 // ends reports whether a VolumeAttachment is being deleted or is gone, according to the
 // API server.
-func (e *Engine) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (bool, error) {
+func (e detaching) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (bool, error) {
 	now, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, cached.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
@@ -97,7 +100,7 @@ func (e *Engine) ends(ctx context.Context, cached *storagev1.VolumeAttachment) (
 }
 
 // reportWrongID reports nodes that were to be detached under an ID that is not theirs.
-func (e *Engine) reportWrongID(nodes []string, nodeID string) {
+func (e detaching) reportWrongID(nodes []string, nodeID string) {
 	for _, node := range nodes {
 		object, err := e.CSINodes.Get(node)
 		if err != nil {
@@ -114,7 +117,7 @@ func (e *Engine) reportWrongID(nodes []string, nodeID string) {
 
 // keysThatStay returns the keys of the other nodes to which Kubernetes has attached a
 // volume, and from which it is not detaching it, or whose detachment is owed.
-func (e *Engine) keysThatStay(pv string, volume wire.Handle, node string) []string {
+func (e detaching) keysThatStay(pv string, volume wire.Handle, node string) []string {
 	var keys []string
 	for _, a := range e.attachmentsOf(pv) {
 		if a.Spec.NodeName != node && a.DeletionTimestamp == nil && a.Status.Attached {

@@ -185,10 +185,13 @@ func (u *unsettled) postpone(at onNode, until time.Time) {
 	}
 }
 
+// lostNodes decides whether a volume may be taken from a node that may write to it.
+type lostNodes struct{ *Engine }
+
 // mayWrite asks the API server whether a node may still write to a volume. It also
 // returns the Lease with the node's report, and the Node if the answer depended on it. A
 // node that has never reported may have staged anything.
-func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) (lease *coordinationv1.Lease, node *corev1.Node, may bool, err error) {
+func (e lostNodes) mayWrite(ctx context.Context, volume wire.Handle, name string) (lease *coordinationv1.Lease, node *corev1.Node, may bool, err error) {
 	if lease, err = e.liveReport(ctx, name); err != nil {
 		return nil, nil, false, fmt.Errorf("cannot tell whether node %s has unstaged volume %s: %w", name, volume, err)
 	}
@@ -208,7 +211,7 @@ func (e *Engine) mayWrite(ctx context.Context, volume wire.Handle, name string) 
 // mayBeTaken reports whether a volume may be taken from a node that may write to it.
 // With fencing by initiator the array keeps the node out, but a Ready node has not lost
 // the volume: it only has not unstaged it yet.
-func (e *Engine) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
+func (e lostNodes) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
 	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !isReady(node)
 }
 
@@ -220,7 +223,7 @@ func isReady(node *corev1.Node) bool {
 
 // letsGo reports whether a volume may be detached from a node. If the node may still
 // write to the volume, and it may not be taken, letsGo notes that the detachment is owed.
-func (e *Engine) letsGo(ctx context.Context, volume wire.Handle, name string) (bool, error) {
+func (e lostNodes) letsGo(ctx context.Context, volume wire.Handle, name string) (bool, error) {
 	lease, node, may, err := e.mayWrite(ctx, volume, name)
 	switch {
 	case err != nil:
@@ -242,7 +245,7 @@ func (e *Engine) letsGo(ctx context.Context, volume wire.Handle, name string) (b
 // kubelet may have seen the VolumeAttachment before the node paused, and stage the volume
 // when the node goes on. If Kubernetes detached the volume in an orderly way, the kubelet
 // is done with it.
-func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
+func (e lostNodes) forbid(ctx context.Context, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
 	if lease == nil {
 		return nil
 	}
@@ -274,7 +277,7 @@ func (e *Engine) forbid(ctx context.Context, volume wire.Handle, name string, le
 // attachmentsOfNode returns the attachments of a volume that may have been handed out to a
 // node: the recorded one, and completed ones that no record of another node names, since
 // the record may have been lost.
-func (e *Engine) attachmentsOfNode(v cinder.Volume, name string) []string {
+func (e lostNodes) attachmentsOfNode(v cinder.Volume, name string) []string {
 	records := stamps.NodeRecordsOf(v)
 	var found []string
 	if id := records[wire.NodeKey(name)].AttachmentID; id != "" {
@@ -290,7 +293,7 @@ func (e *Engine) attachmentsOfNode(v cinder.Volume, name string) []string {
 
 // mayNotStage reports whether forbid has ended an attachment of a node. The detachment that
 // was to follow may have failed.
-func (e *Engine) mayNotStage(ctx context.Context, node, attachment string) (bool, error) {
+func (e lostNodes) mayNotStage(ctx context.Context, node, attachment string) (bool, error) {
 	lease, err := e.liveReport(ctx, node)
 	if err != nil {
 		return false, fmt.Errorf("cannot tell whether node %s may stage with attachment %s: %w", node, attachment, err)
@@ -307,7 +310,7 @@ func endedBefore(volume wire.Handle, node string) error {
 // another volume by now. It holds for all backends, since addresses are the array's. It
 // also holds while Kubernetes is attaching that volume to the node again: what is staged
 // is of an earlier attachment.
-func (e *Engine) barred(ctx context.Context, wanted wire.Handle, name string) error {
+func (e lostNodes) barred(ctx context.Context, wanted wire.Handle, name string) error {
 	if !e.NodesKnown() || !e.ReportsKnown() || !e.AttachmentsKnown() {
 		return fmt.Errorf("the Nodes, VolumeAttachments and reports of node plugins are not read yet, so it is not known whether node %s still uses volumes that were taken from it", name)
 	}
@@ -352,7 +355,7 @@ func stagedBefore(node string, volume wire.Handle) error {
 
 // release decides for a Publish whether another node, to which the volume is attached at
 // Cinder, may lose it.
-func (e *Engine) release(ctx context.Context, pv string, volume wire.Handle, name string, to wire.Node) (bool, error) {
+func (e lostNodes) release(ctx context.Context, pv string, volume wire.Handle, name string, to wire.Node) (bool, error) {
 	if e.attachmentsOn(name)[onNode{name, volume}] != nil {
 		return false, nil
 	}
@@ -433,7 +436,7 @@ func (e *Engine) node(name string) *corev1.Node {
 
 // liveAttachment asks the API server for the VolumeAttachment of a volume and a node; nil
 // if there is none.
-func (e *Engine) liveAttachment(ctx context.Context, volume wire.Handle, node string) (*storagev1.VolumeAttachment, error) {
+func (e lostNodes) liveAttachment(ctx context.Context, volume wire.Handle, node string) (*storagev1.VolumeAttachment, error) {
 	a, err := e.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(volume, node), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -449,7 +452,7 @@ func (e *Engine) liveAttachment(ctx context.Context, volume wire.Handle, node st
 func allowsStaging(a *storagev1.VolumeAttachment) bool { return a != nil && a.Status.Attached }
 
 // liveReport asks the API server for the Lease with a node's report; nil if there is none.
-func (e *Engine) liveReport(ctx context.Context, node string) (*coordinationv1.Lease, error) {
+func (e lostNodes) liveReport(ctx context.Context, node string) (*coordinationv1.Lease, error) {
 	lease, err := e.Client.CoordinationV1().Leases(e.Namespace).Get(ctx, staged.LeaseName(node), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil

@@ -162,7 +162,7 @@ func (v takenMeanwhile) Publish(ctx context.Context, target backends.Target, to 
 func TestUnsettledVolumesAreCounted(t *testing.T) {
 	w := lost(t)
 	w.reportsStaged(t, "n1", "boot-1", handle(), wire.Handle{Backend: "gold", ID: "y"}, wire.Handle{Backend: "forged", ID: "x"})
-	if found := w.count(w.unattached()); found["gold"] != (counts{unclean: 2, quarantined: 1}) || len(found) != 1 {
+	if found := w.rounds.count(w.rounds.unattached()); found["gold"] != (counts{unclean: 2, quarantined: 1}) || len(found) != 1 {
 		t.Errorf("counts %+v", found)
 	}
 }
@@ -201,7 +201,7 @@ func TestAVolumeThatIsWantedAgainIsNotDetached(t *testing.T) {
 			published = err == nil
 		}}, nil
 	}
-	w.tidy(t.Context())
+	w.rounds.tidy(t.Context())
 	if published && (w.detached() || len(w.secret(t)) == 0) {
 		t.Errorf("what the node has just got is taken from it: calls %q, Secret %v", w.volumes.calls, w.secret(t))
 	}
@@ -215,11 +215,11 @@ func TestManyForgedReportsCostFewRequests(t *testing.T) {
 		forged = append(forged, wire.Handle{Backend: "gold", ID: fmt.Sprintf("forged-%d", i)})
 	}
 	w.reportsStaged(t, "n1", "boot-1", forged...)
-	w.tidy(t.Context())
+	w.rounds.tidy(t.Context())
 	w.reportsStaged(t, "n1", "boot-1")
 	w.client.ClearActions()
 	w.volumes.calls = nil
-	w.tidy(t.Context())
+	w.rounds.tidy(t.Context())
 	if n := len(w.client.Actions()) + len(w.volumes.calls); n > 100 {
 		t.Errorf("%d requests", n)
 	}

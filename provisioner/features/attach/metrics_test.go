@@ -16,7 +16,7 @@ func TestMetricsShowWhatIsLost(t *testing.T) {
 	w := lost(t, machine("n3", "boot-1"), otherPV(1, "gold"), testAttachment("other-1", "n2", nil))
 	w.reportsStaged(t, "n3", "boot-1", wire.Handle{Backend: "gold", ID: "gone"})
 	w.Metrics = NewMetrics(registry)
-	w.tidy(t.Context())
+	w.rounds.tidy(t.Context())
 	names := []string{"standalone_cinder_csi_attachments", "standalone_cinder_csi_unclean_volumes", "standalone_cinder_csi_quarantined_nodes"}
 	want := func(attachments, unclean, quarantined string) {
 		t.Helper()
@@ -37,7 +37,7 @@ func TestMetricsShowWhatIsLost(t *testing.T) {
 	want("1", "2", "2")
 	w.becomes(t, machine("n1", "boot-2"))
 	w.reportsStaged(t, "n3", "boot-1")
-	w.tidy(t.Context())
+	w.rounds.tidy(t.Context())
 	want("1", "0", "0")
 
 	// Attaching a volume that is attached already does not count again.

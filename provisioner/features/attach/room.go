@@ -84,8 +84,11 @@ func (p *places) tidy(present map[place]map[string]bool) {
 	}
 }
 
+// room keeps the places of the volumes that nodes have, where backends have a limit.
+type room struct{ *Engine }
+
 // tidyPlaces passes all VolumeAttachments to places.tidy.
-func (e *Engine) tidyPlaces() {
+func (e room) tidyPlaces() {
 	if !e.AttachmentsKnown() {
 		return
 	}
@@ -122,7 +125,7 @@ func (p *places) leave(at place, volume string) {
 }
 
 // takePlace calls take if the backend has a limit.
-func (e *Engine) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, node string) (taken bool, err error) {
+func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, node string) (taken bool, err error) {
 	limit := e.Rules(volume.Backend).VolumesPerNode
 	if limit == 0 {
 		return false, nil
@@ -130,7 +133,7 @@ func (e *Engine) takePlace(ctx context.Context, volumes Volumes, volume wire.Han
 	if !e.AttachmentsKnown() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
 	}
-	if err := e.know(ctx, volumes, volume.Backend); err != nil {
+	if err := e.rounds.know(ctx, volumes, volume.Backend); err != nil {
 		return false, err
 	}
 	attached := map[string]bool{}
@@ -164,7 +167,7 @@ func (e *Engine) handleIn(pvName string) (wire.Handle, bool) {
 }
 
 // waiting returns the VolumeAttachments that are not attached yet, by PersistentVolume.
-func (e *Engine) waiting() map[string][]*storagev1.VolumeAttachment {
+func (e room) waiting() map[string][]*storagev1.VolumeAttachment {
 	found := map[string][]*storagev1.VolumeAttachment{}
 	for _, object := range e.Attachments.List() {
 		if a, ok := object.(*storagev1.VolumeAttachment); ok && !a.Status.Attached && a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil {
@@ -190,7 +193,7 @@ func (e *Engine) Awaited() string {
 // keepPlaces reserves the places of a volume on nodes for which an earlier term made an
 // attachment, although their VolumeAttachments do not show it yet. A record without a
 // VolumeAttachment holds no place: nobody would ever give it back.
-func (e *Engine) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.VolumeAttachment) {
+func (e room) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.VolumeAttachment) {
 	if len(waiting) == 0 {
 		return
 	}

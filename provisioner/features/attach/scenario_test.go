@@ -172,7 +172,7 @@ func (s *scenario) step(t *testing.T, line string) (said string) {
 		err = s.Unpublish(t.Context(), volume, idOf(t, map[string]wire.Node{"n1": n1, "n2": n2}[name]))
 		said = "answered\n"
 	case "tidy":
-		s.tidy(t.Context())
+		s.rounds.tidy(t.Context())
 	case "next-leader":
 		s.Engine = New(s.Options)
 	case "wait":

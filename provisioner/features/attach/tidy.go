@@ -34,7 +34,7 @@ const owedAtOnce = 20
 func (e *Engine) Run(ctx context.Context) {
 	defer e.Metrics.forget()
 	for {
-		e.tidy(ctx)
+		e.rounds.tidy(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -43,10 +43,13 @@ func (e *Engine) Run(ctx context.Context) {
 	}
 }
 
+// rounds looks at what nodes report, and at what backends record about them.
+type rounds struct{ *Engine }
+
 // tidy detaches volumes from nodes that have let go of them. Nobody may ask for these
 // volumes any more, and then nothing else would detach them. It consults caches first, so
 // it costs no request as long as nothing has changed.
-func (e *Engine) tidy(ctx context.Context) {
+func (e rounds) tidy(ctx context.Context) {
 	if e.AttachmentsKnown() {
 		for _, backend := range e.Backends() {
 			if volumes, err := e.Volumes(backend); err == nil {
@@ -66,12 +69,12 @@ func (e *Engine) tidy(ctx context.Context) {
 		e.forgetReports(ctx)
 		e.Metrics.show(e.count(unattached))
 	}
-	e.tidyPlaces()
+	e.room.tidyPlaces()
 }
 
 // unattached returns the volumes that nodes have staged and that Kubernetes has not
 // attached to them, according to the caches.
-func (e *Engine) unattached() []onNode {
+func (e rounds) unattached() []onNode {
 	attachments := e.attachmentsOn("")
 	var found []onNode
 	for _, object := range e.Reports.List() {
@@ -95,14 +98,14 @@ func (e *Engine) unattached() []onNode {
 
 // settle ends the detachments that are owed by nodes that have let go, and forgets the
 // volumes taken from them.
-func (e *Engine) settle(ctx context.Context) {
+func (e rounds) settle(ctx context.Context) {
 	owed, taken := e.unsettled.due(time.Now())
 	// First, since a silent backend may delay the others.
 	for _, at := range taken {
 		if node := e.node(at.node); node != nil && e.has(at, node) {
 			continue
 		}
-		if _, _, may, err := e.mayWrite(ctx, at.volume, at.node); err == nil && !may {
+		if _, _, may, err := e.lost.mayWrite(ctx, at.volume, at.node); err == nil && !may {
 			e.unsettled.over(at.node, at.volume)
 			e.Logger.Info("A node has let go of a volume that was taken from it", "volume", at.volume.String(), "node", at.node)
 		}
@@ -110,7 +113,7 @@ func (e *Engine) settle(ctx context.Context) {
 	tried := 0
 	for _, at := range owed {
 		node := e.node(at.node)
-		if node != nil && e.has(at, node) && !e.mayBeTaken(at.volume, node) {
+		if node != nil && e.has(at, node) && !e.lost.mayBeTaken(at.volume, node) {
 			continue
 		}
 		if tried++; tried > owedAtOnce {
@@ -126,19 +129,19 @@ func (e *Engine) settle(ctx context.Context) {
 }
 
 // has reports whether, according to the cache, a node may still write to a volume.
-func (e *Engine) has(at onNode, node *corev1.Node) bool {
+func (e rounds) has(at onNode, node *corev1.Node) bool {
 	report, reported := e.report(at.node)
 	return !reported || report.Has(at.volume.String(), node)
 }
 
 // pay does a detachment that is owed, unless the volume is wanted on the node again.
-func (e *Engine) pay(ctx context.Context, at onNode) error {
+func (e rounds) pay(ctx context.Context, at onNode) error {
 	// Otherwise the node could get the volume again after the VolumeAttachment was not found.
 	if !e.unsettled.begin(at.volume) {
 		return nil
 	}
 	defer e.unsettled.end(at.volume)
-	if a, err := e.liveAttachment(ctx, at.volume, at.node); err != nil {
+	if a, err := e.lost.liveAttachment(ctx, at.volume, at.node); err != nil {
 		return err
 	} else if a != nil {
 		e.unsettled.paid(at.node, at.volume)
@@ -157,7 +160,7 @@ func (e *Engine) pay(ctx context.Context, at onNode) error {
 
 // forgetReports deletes the reports of nodes that are gone, and of machines whose Node
 // was deleted before another machine took its name.
-func (e *Engine) forgetReports(ctx context.Context) {
+func (e rounds) forgetReports(ctx context.Context) {
 	for _, object := range e.Reports.List() {
 		lease, ok := object.(*coordinationv1.Lease)
 		if !ok {
@@ -184,7 +187,7 @@ func (e *Engine) forgetReports(ctx context.Context) {
 // know reads the records on a backend's volumes, unless that was done for the place to
 // which it leads now: which places on nodes are taken, and which attachments Kubernetes
 // no longer knows. What this term attached is known anyway.
-func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) error {
+func (e rounds) know(ctx context.Context, volumes Volumes, backend string) error {
 	if e.isKnown(backend, volumes.Place()) {
 		return nil
 	}
@@ -195,13 +198,13 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	if err != nil {
 		return fmt.Errorf("it is not known yet which volumes the nodes have: %w", err)
 	}
-	waiting := e.waiting()
+	waiting := e.room.waiting()
 	for _, v := range all {
 		if !stamps.IsCSI(v) {
 			continue
 		}
 		name, pv := e.nameFor(v, backend), stamps.Of(v).PV
-		e.keepPlaces(v, name, waiting[pv])
+		e.room.keepPlaces(v, name, waiting[pv])
 		for key, attached := range stamps.NodeRecordsOf(v) {
 			node := e.nameOfNode(attached.Node, key)
 			// The nodes of other orchestrators have neither Nodes nor VolumeAttachments.
@@ -216,7 +219,7 @@ func (e *Engine) know(ctx context.Context, volumes Volumes, backend string) erro
 	return nil
 }
 
-func (e *Engine) isKnown(backend string, at cinder.Place) bool {
+func (e rounds) isKnown(backend string, at cinder.Place) bool {
 	e.known.Lock()
 	defer e.known.Unlock()
 	where, known := e.known.places[backend]
@@ -226,7 +229,7 @@ func (e *Engine) isKnown(backend string, at cinder.Place) bool {
 // nameFor returns the backend that the PersistentVolume of a volume names, by which
 // nodes know the volume, because all backends of a project show the same volumes.
 // Without a PersistentVolume, it returns the backend that shows the volume.
-func (e *Engine) nameFor(v cinder.Volume, shownBy string) string {
+func (e rounds) nameFor(v cinder.Volume, shownBy string) string {
 	if handle, found := e.handleIn(stamps.Of(v).PV); found && handle.ID == v.ID {
 		return handle.Backend
 	}
@@ -249,7 +252,7 @@ func (e *Engine) isAttached(pv, node string) bool {
 }
 
 // count counts what the metrics show.
-func (e *Engine) count(unattached []onNode) map[string]counts {
+func (e rounds) count(unattached []onNode) map[string]counts {
 	found := map[string]counts{}
 	add := func(backend string, more counts) {
 		c := found[backend]
