@@ -186,7 +186,7 @@ func (v values) addList(path string, list reflect.Value) {
 			v[fmt.Sprintf("%s[%v]", path, list.Index(i))] = "listed"
 		}
 	case list.Type().Elem().Kind() != reflect.Struct:
-		v[path] = strings.Join(strings.Fields(fmt.Sprint(list.Interface())), " ")
+		v[path] = fmt.Sprint(list.Interface())
 	default:
 		keys := make([]string, list.Len())
 		for i := range list.Len() {

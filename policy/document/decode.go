@@ -187,14 +187,11 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 	switch v.Kind() {
 	case reflect.String:
+		isOther := slices.Contains([]string{"!!int", "!!float", "!!bool", "!!timestamp"}, tag)
 		switch {
-		case tag == "!!str", tag != "" && tag != "!!null" && v.Type().Name() != "string":
-			// The check of an enumeration lists what it can be.
+		case tag == "!!str", isOther && v.Type().Name() != "string": // the check of an enumeration lists what it can be
 			v.SetString(n.Value)
-			return
-		}
-		switch tag {
-		case "!!int", "!!float", "!!bool", "!!timestamp":
+		case isOther:
 			d.unreadable(n, path, "must be a string, not %s; put it in quotes: %q", describe(n), n.Value)
 		default:
 			d.unreadable(n, path, "must be a string, not %s", describe(n))

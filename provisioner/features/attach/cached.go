@@ -7,8 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Cached returns the fields of a VolumeAttachment that the program reads from its cache.
-// Of the driver's own they are more than of others. The Engine's tests see no more either.
+// Cached returns the fields of a VolumeAttachment that the program reads from its cache. It
+// keeps more of the driver's own than of others. The Engine's tests see no more either.
 func Cached(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	kept := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: a.Name, UID: a.UID, ResourceVersion: a.ResourceVersion},
