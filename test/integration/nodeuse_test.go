@@ -143,8 +143,8 @@ func TestVolumeIsLeftToTheNodesThatUseIt(t *testing.T) {
 	for name, h := range volumes {
 		event, err := suite.WaitEvent(w.ctx, metav1.NamespaceDefault, h.pv.Name, "VolumeStillInUse", h.nodes[0].Name+", "+h.nodes[1].Name)
 		w.must(err)
-		if event.Count > 1 || !strings.Contains(event.Message, nodeuse.AnnotationReleasedBy) {
-			t.Errorf("%s: told %d times: %s", name, event.Count, event.Message)
+		if event.Count > 1 || event.Type != corev1.EventTypeNormal {
+			t.Errorf("%s: told %d times as %s: %s", name, event.Count, event.Type, event.Message)
 		}
 	}
 	for name, h := range volumes {
