@@ -86,6 +86,9 @@ type Request struct {
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
+	// Copy is set for a volume with the content of another, whose filesystem has the
+	// other's UUID.
+	Copy bool
 	// Encrypted is the volume's own "encrypted" attribute at Cinder; older drivers omit
 	// it from the connection.
 	Encrypted bool
@@ -218,7 +221,19 @@ func (r *Registry) Map(in Request) (Result, error) {
 		return Result{}, err
 	}
 	result.Warnings = append(result.Warnings, warnings...)
+	if in.Copy && hasXFS(result.Source) {
+		// A node mounts no second xfs filesystem with the same UUID without it. The option
+		// is not for every volume: it also lets a stale device of the volume be mounted
+		// beside the present one.
+		result.MountOptions = append(result.MountOptions, "nouuid")
+	}
 	return result, nil
+}
+
+// hasXFS reports whether kubelet itself mounts the source, with xfs.
+func hasXFS(source corev1.PersistentVolumeSource) bool {
+	const xfs = "xfs"
+	return source.ISCSI != nil && source.ISCSI.FSType == xfs || source.FC != nil && source.FC.FSType == xfs || source.RBD != nil && source.RBD.FSType == xfs
 }
 
 // settle resolves what does not depend on the protocol.

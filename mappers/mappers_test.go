@@ -236,6 +236,35 @@ func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 	expectRefusal(t, err, mappers.InvalidMapping, "the StorageClass has mountOptions, which kubelet does not support for FlexVolumes; remove them from the StorageClass, or map nfs to a CSI driver")
 }
 
+// TestCopyIsMountedBesideItsOriginal: both have the UUID of one filesystem, and only xfs
+// refuses to be mounted twice.
+func TestCopyIsMountedBesideItsOriginal(t *testing.T) {
+	const iscsi = `{"driver_volume_type": "iscsi", "data": {"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1", "target_lun": 1}}`
+	const nfs = `{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`
+	flex := map[string]mapping.Mapping{"nfs": {As: mapping.FlexVolume, Driver: "example.org/nfs"}}
+	for name, test := range map[string]struct {
+		document string
+		adjust   func(*mappers.Request)
+		want     []string
+	}{
+		"xfs":                     {iscsi, func(*mappers.Request) {}, []string{"nouuid"}},
+		"ext4":                    {iscsi, func(r *mappers.Request) { r.FSType = "ext4" }, nil},
+		"no copy":                 {iscsi, func(r *mappers.Request) { r.Copy = false }, nil},
+		"a raw block volume":      {iscsi, func(r *mappers.Request) { r.Block = true }, nil},
+		"mounted by a FlexVolume": {nfs, func(r *mappers.Request) { r.Mappings = flex }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := plainRequest()
+			request.FSType, request.Copy = "xfs", true
+			test.adjust(&request)
+			result, err := mapDocument(newRegistry(t), []byte(test.document), request)
+			if err != nil || !slices.Equal(result.MountOptions, test.want) {
+				t.Errorf("the mount options are %v, expected %v (%v)", result.MountOptions, test.want, err)
+			}
+		})
+	}
+}
+
 func TestMappingOfUnknownForm(t *testing.T) {
 	request := plainRequest()
 	request.Mappings = map[string]mapping.Mapping{"rbd": {As: "portworx"}, "nfs": {As: "native"}}

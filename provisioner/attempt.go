@@ -466,6 +466,7 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.FSType = a.decision.Volume.FSType
 	request.Block = objects.IsBlock(a.claim)
 	request.MountOptions = a.class.MountOptions
+	request.Copy = a.source.Content != (backends.Source{})
 	request.Encrypted = connected.Volume.Encrypted
 	request.MultiAttach = connected.Volume.MultiAttach
 	request.Backend = a.backend

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -33,8 +34,11 @@ func TestClaimsAreCloned(t *testing.T) {
 	w.file("a", "copy", "gold", contentOf("data"))
 	_, err := suite.WaitEvent(w.ctx, "clone-a", "copy", "SourceNotFound", "claim clone-a/data, whose content this claim asks for, does not exist")
 	w.must(err)
-	_, source := w.bound("a", "data", "gold")
-	_, copied := w.boundVolume("a", "copy")
+	original, source := w.bound("a", "data", "gold")
+	pv, copied := w.boundVolume("a", "copy")
+	if theirs, its := original.Spec.MountOptions, pv.Spec.MountOptions; len(theirs) > 0 || !slices.Equal(its, []string{"nouuid"}) {
+		t.Errorf("the original has the mount options %q, and the clone %q", theirs, its)
+	}
 	if copied.SourceID != source.ID || copied.ID == source.ID {
 		t.Errorf("the clone is %+v of %s", copied, source.ID)
 	}
