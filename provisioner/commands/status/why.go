@@ -29,8 +29,8 @@ const maxListed = 5
 
 // whyAnswer is the output of why.
 type whyAnswer struct {
-	// Kind is what people call the object: claim, PersistentVolume, pod, VolumeSnapshot,
-	// VolumeAttachment or node.
+	// Kind is what people call the object: claim, PersistentVolume, pod, snapshot,
+	// attachment or node.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
@@ -76,9 +76,9 @@ func subjectOf(kind string) (subject, bool) {
 	case "po", "pod", "pods":
 		return subject{"pod", true, (*inquiry).explainPod}, true
 	case "vs", "volumesnapshot", "volumesnapshots":
-		return subject{"VolumeSnapshot", true, (*inquiry).explainSnapshot}, true
+		return subject{"snapshot", true, (*inquiry).explainSnapshot}, true
 	case "volumeattachment", "volumeattachments":
-		return subject{"VolumeAttachment", false, (*inquiry).explainAttachment}, true
+		return subject{"attachment", false, (*inquiry).explainAttachment}, true
 	case "no", "node", "nodes":
 		return subject{"node", false, (*inquiry).explainNode}, true
 	}

@@ -133,10 +133,10 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 			want:    []string{"it was made by another provisioner, ebs.csi.aws.com"}},
 		"an attachment without a node plugin": {about: []string{"volumeattachment/csi-worker-1"}, phase: "Pending", objects: []runtime.Object{attachmentTo("worker-1", func(*storagev1.VolumeAttachment) {}), plugin("ebs.csi.aws.com")},
 			want: []string{"PersistentVolume pvc-1 is being attached to node worker-1 since 2026-11-28T12:00:00Z", "the node plugin is not registered on node worker-1, so it can have no volumes of mode csi: does the DaemonSet run there?"}},
-		"a node that is lost": {about: []string{"node/worker-1"}, phase: "NotReady", objects: []runtime.Object{nodeThatIs(corev1.ConditionUnknown), plugin(policy.CSIDriver), attachmentTo("worker-1", attached)},
+		"a node that is lost": {about: []string{"node/worker-1"}, phase: "not ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionUnknown), plugin(policy.CSIDriver), attachmentTo("worker-1", attached)},
 			want: []string{"it has not been ready since 2026-11-28T12:00:00Z: Kubelet stopped posting node status. Its volumes stay with it until it returns, or somebody who knows that the machine is off runs: kubectl taint node worker-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
 				"volumes of mode csi that are attached to it: 1"}},
-		"a node with a volume under way": {about: []string{"no/worker-1"}, phase: "Ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionTrue), plugin(policy.CSIDriver), attachmentTo("worker-1", refused)},
+		"a node with a volume under way": {about: []string{"no/worker-1"}, phase: "ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionTrue), plugin(policy.CSIDriver), attachmentTo("worker-1", refused)},
 			want: []string{"it is ready since 2026-11-28T12:00:00Z", "volumes of mode csi that are attached to it: 0",
 				"a volume could not be attached to node worker-1 at 2026-11-28T12:00:00Z, and is tried again: volume volume-1 is attached to node worker-2 (VolumeAttachment csi-worker-1)"}},
 		"a snapshot of a pending claim": {about: []string{"vs/nightly"}, phase: "Pending",
@@ -191,7 +191,7 @@ func TestWhyOfUnknownKinds(t *testing.T) {
 func TestAnObjectThatDoesNotExistIsNamed(t *testing.T) {
 	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotfake.NewSimpleClientset()}
 	for about, want := range map[string]string{
-		"data": "claim team-a/data: ", "pod/x": "pod team-a/x: ", "pv/x": "PersistentVolume x: ", "node/x": "node x: ", "volumeattachment/x": "VolumeAttachment x: ", "vs/x": "VolumeSnapshot team-a/x: ",
+		"data": "claim team-a/data: ", "pod/x": "pod team-a/x: ", "pv/x": "PersistentVolume x: ", "node/x": "node x: ", "volumeattachment/x": "attachment x: ", "vs/x": "snapshot team-a/x: ",
 	} {
 		if _, err := ask(t, q, about); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", about, err, want)

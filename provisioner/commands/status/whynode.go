@@ -19,11 +19,11 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	q.Phase = "NotReady"
+	q.Phase = "not ready"
 	ready := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	switch {
 	case ready >= 0 && node.Status.Conditions[ready].Status == corev1.ConditionTrue:
-		q.Phase = "Ready"
+		q.Phase = "ready"
 		q.because("it is ready since %s", at(node.Status.Conditions[ready].LastTransitionTime.Time))
 	case ready >= 0:
 		condition := node.Status.Conditions[ready]
