@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/tools/clientcmd"
 
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/test/docs"
 )
 
@@ -23,7 +22,7 @@ const commandsFile = "docs/reference/commands.md"
 // TestCommandsReferenceIsUpToDate keeps the page of commands and flags equal to
 // what the program says.
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
-	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(statuscli.NewPlugin()))
+	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(newPlugin()))
 	users := map[string]int{} // the commands that have a row
 	for _, command := range commands {
 		for _, row := range flagRows(command) {

@@ -40,7 +40,7 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 
 	root := newCommand(stderr)
 	if base := strings.TrimSuffix(filepath.Base(name), ".exe"); base == "kubectl-cinder" {
-		root = statuscli.NewPlugin()
+		root = newPlugin()
 	}
 	root.SetArgs(arguments)
 	root.SetOut(stdout)
@@ -55,6 +55,13 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, text)
 	}
 	return policycli.ExitCode(err)
+}
+
+// newPlugin returns the root command of the kubectl plugin.
+func newPlugin() *cobra.Command {
+	root := statuscli.NewPlugin()
+	root.AddCommand(versionCommand(thisBuild()))
+	return root
 }
 
 // newCommand returns the program's root command; its subcommands log to the

@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -36,7 +35,7 @@ func TestPublicFace(t *testing.T) {
 		title string
 		lines []string
 	}{
-		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(statuscli.NewPlugin())...)},
+		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(newPlugin())...)},
 		{"metrics", metricLines(t)},
 		{"keys of annotations, labels, metadata, parameters and finalizers", written.keys},
 		{"reasons of events, findings and refusals", written.reasons},
