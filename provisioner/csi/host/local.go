@@ -236,7 +236,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	if c.Secret != "" {
 		arguments = append(arguments[:len(arguments):len(arguments)], c.Secret)
 	}
-	var output boundedBuffer
+	var output bytes.Buffer
 	command := exec.CommandContext(ctx, path, arguments...)
 	// Looking up the path here may have failed, because it is valid only below the node's
 	// root directory.
@@ -253,24 +253,13 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	err := l.bounded(ctx, limit+2*killed, c.String(), command.Run)
 	switch {
 	case err == nil:
-		return c.clean(output.content.String()), nil
+		return c.clean(output.String()), nil
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("%s did not finish within %s: %w", c, limit, ctx.Err())
 	case errors.As(err, &exit):
-		return "", &ToolError{c.String(), exit.ExitCode(), c.clean(output.content.String())}
+		return "", &ToolError{c.String(), exit.ExitCode(), c.clean(output.String())}
 	}
 	return "", fmt.Errorf("%s: %w", c, err)
-}
-
-// boundedBuffer keeps a program's output. The program fails if it writes more than a file
-// may have.
-type boundedBuffer struct{ content bytes.Buffer }
-
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.content.Len()+len(p) > maxFileSize {
-		return 0, fmt.Errorf("the output is longer than %d bytes", maxFileSize)
-	}
-	return b.content.Write(p)
 }
 
 // bounded calls do, which may hang in the kernel, and gives up after a while. An
