@@ -4,6 +4,7 @@
 package nodecheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,8 +57,9 @@ type Options struct {
 	Portals    []string
 	NodeName   string
 	Kubeconfig string
-	Timeout    time.Duration
 
+	// Timeout bounds the whole check; zero means defaultTimeout.
+	Timeout time.Duration
 	// Root is the node; nil for the one at HostRoot.
 	Root host.Root
 	// Peers lists the other nodes of the cluster; nil asks the API server, if there is an
@@ -70,13 +72,12 @@ type Options struct {
 // AddFlags binds the options to flags, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostRoot, "host-root", "/", "where the node's root `directory` is mounted")
-	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons, which are searched before the usual ones")
-	flags.StringVar(&o.Mode, "mode", native, "`mode` of the volumes: native, which the kubelet mounts, or csi, which the node plugin mounts")
-	flags.StringSliceVar(&o.Protocols, "protocol", nil, "`protocol` to check, may be repeated: "+strings.Join(protocols(), ", ")+"; default is every one that the node is set up for")
-	flags.StringSliceVar(&o.Portals, "portal", nil, "`host:port` of a portal, monitor or server that must answer, may be repeated")
-	flags.StringVar(&o.NodeName, "node-name", "", "`name` of the Node object; default is $NODE_NAME, else the node's host name")
-	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of an account that may list nodes and CSINodes, to find names that other nodes have, too; default is the pod's account, if there is one")
-	flags.DurationVar(&o.Timeout, "timeout", time.Minute, "how long the whole check may take")
+	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons")
+	flags.StringVar(&o.Mode, "mode", native, "`mode` of the volumes: native or csi")
+	flags.StringSliceVar(&o.Protocols, "protocol", nil, "`protocol` to check: "+strings.Join(protocols(), ", ")+"; may be repeated; default is what the node is set up for")
+	flags.StringSliceVar(&o.Portals, "portal", nil, "`host:port` that must answer; may be repeated")
+	flags.StringVar(&o.NodeName, "node-name", "", "`name` of the Node object; default is $NODE_NAME, else the host name")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file` of an account that may list nodes and CSINodes; default is the pod's account")
 }
 
 // Complete fills in the defaults that depend on the environment, and reports every invalid
@@ -107,9 +108,6 @@ func (o *Options) Complete(getenv func(string) string) error {
 		if !path.IsAbs(directory) {
 			problems = append(problems, fmt.Errorf("%q in --host-root or --tool-directories is not absolute; give an absolute path", directory))
 		}
-	}
-	if o.Timeout <= 0 {
-		problems = append(problems, fmt.Errorf("--timeout is %s; give more than 0s", o.Timeout))
 	}
 	return errors.Join(problems...)
 }
@@ -187,9 +185,11 @@ type checker struct {
 	report   Report
 }
 
+const defaultTimeout = time.Minute
+
 // Run checks the node. It fails if there is no node at HostRoot.
 func Run(ctx context.Context, o Options) (Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, defaultTimeout))
 	defer cancel()
 	if o.Root == nil {
 		o.Root = host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)

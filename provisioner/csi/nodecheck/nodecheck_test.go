@@ -109,7 +109,7 @@ func TestAPreparedNodeLacksNothing(t *testing.T) {
 	for _, mode := range []string{native, csi} {
 		dir := write(t, prepared())
 		before := listing(t, dir)
-		report := check(t, Options{HostRoot: dir, Mode: mode, Peers: cluster, AsRoot: true, Timeout: time.Minute})
+		report := check(t, Options{HostRoot: dir, Mode: mode, Peers: cluster, AsRoot: true})
 		seen := map[string]bool{}
 		for _, c := range report.Checks {
 			if seen[c.Protocol] = true; c.Status != OK || c.Remedy != "" || c.Found == "" {
@@ -231,7 +231,7 @@ func TestWhatANodeLacksIsNamedWithARemedy(t *testing.T) {
 			files := prepared()
 			maps.Copy(files, c.files)
 			maps.DeleteFunc(files, func(_, content string) bool { return content == gone })
-			o := Options{HostRoot: write(t, files), Mode: native, Protocols: c.protocols, Peers: cluster, AsRoot: true, Timeout: time.Minute}
+			o := Options{HostRoot: write(t, files), Mode: native, Protocols: c.protocols, Peers: cluster, AsRoot: true}
 			if c.mode != "" {
 				o.Mode = c.mode
 			}
@@ -259,7 +259,7 @@ func TestANameOlderThanTheMachineMayBeCopied(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, initiatorFile), built, built); err != nil {
 		t.Fatal(err)
 	}
-	report := check(t, Options{HostRoot: dir, Mode: csi, Peers: cluster, AsRoot: true, Timeout: time.Minute})
+	report := check(t, Options{HostRoot: dir, Mode: csi, Peers: cluster, AsRoot: true})
 	i := slices.IndexFunc(report.Checks, func(c Check) bool { return c.Status != OK })
 	if i < 0 || report.Checks[i].Status != Warning || !strings.Contains(report.Checks[i].Found, "older than /etc/machine-id") {
 		t.Errorf("%v", report.Checks)
@@ -296,7 +296,7 @@ func TestPortalsThatAnswer(t *testing.T) {
 			listener.Close()
 		}
 	}
-	report := check(t, Options{HostRoot: write(t, prepared()), Mode: native, Portals: addresses, Peers: cluster, AsRoot: true, Timeout: time.Minute})
+	report := check(t, Options{HostRoot: write(t, prepared()), Mode: native, Portals: addresses, Peers: cluster, AsRoot: true})
 	last := report.Checks[len(report.Checks)-2:]
 	if last[0].Status != Error || !strings.Contains(last[0].Found, "nothing answers at "+addresses[0]) || last[1].Status != OK || last[1].Name != "portal "+addresses[1] {
 		t.Errorf("%v", last)
@@ -315,7 +315,7 @@ func TestTheTableHasOneLinePerCheck(t *testing.T) {
 }
 
 func TestWrongOptionsAreAllNamed(t *testing.T) {
-	good := Options{HostRoot: "/", Mode: csi, Timeout: time.Second}
+	good := Options{HostRoot: "/", Mode: csi}
 	for want, change := range map[string]func(*Options){
 		`--mode is "both"`:      func(o *Options) { o.Mode = "both" },
 		`--protocol is "scsi"`:  func(o *Options) { o.Protocols = []string{iscsi, "scsi"} },
@@ -324,7 +324,6 @@ func TestWrongOptionsAreAllNamed(t *testing.T) {
 		`--portal is "a:0"`:     func(o *Options) { o.Portals = []string{"a:0"} },
 		`--portal is ":3260"`:   func(o *Options) { o.Portals = []string{":3260"} },
 		`"here" in --host-root`: func(o *Options) { o.HostRoot = "here" },
-		`--timeout is 0s`:       func(o *Options) { o.Timeout = 0 },
 	} {
 		o := good
 		change(&o)

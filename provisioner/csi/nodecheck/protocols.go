@@ -93,11 +93,11 @@ func (c *checker) iscsi() {
 }
 
 // unlessCopied warns of a name that is older than the machine: a machine that is made from
-// an image makes its machine ID when it first starts.
+// an image makes its machine ID when it first starts. In mode native, others bring the name.
 func (c *checker) unlessCopied(what, name, file, remedy string) {
 	named, err := c.root.Modified(file)
 	started, other := c.root.Modified("/etc/machine-id")
-	if err == nil && other == nil && named.Before(started.Add(-time.Minute)) {
+	if c.o.Mode == csi && err == nil && other == nil && named.Before(started.Add(-time.Minute)) {
 		c.warn(what, fmt.Sprintf("%s, but %s is older than /etc/machine-id, as on machines made from one image, which share it", name, file), remedy)
 		return
 	}

@@ -13,7 +13,7 @@ import (
 // a pipe, or to a server that is gone. Its Root bounds their bytes.
 type reader struct {
 	host.Root
-	ctx context.Context //nolint:containedctx // Files have no context of their own.
+	ctx context.Context // Calls for files have none.
 }
 
 // readLimit bounds the wait for one file. A call that hangs is abandoned with its thread,
