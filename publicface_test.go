@@ -71,6 +71,8 @@ func TestExitCodes(t *testing.T) {
 		{program, "policy check no-such-file", 2},
 		{program, "run", 2},
 		{program, "node", 2},
+		{program, "node check --mode both", 2},
+		{program, "node check --output yaml", 2},
 		{program, "run --policy no-such-file", 1},
 		{program, "no-such-command", 2},
 		{program, "policy check --no-such-flag", 2},
