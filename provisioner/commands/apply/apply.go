@@ -26,6 +26,8 @@ import (
 )
 
 const (
+	// managedBy is the label by which tools such as Helm mark what they manage.
+	managedBy = "app.kubernetes.io/managed-by"
 	// askTimeout bounds what one pod that does not answer costs.
 	askTimeout = 10 * time.Second
 	// maxWhy is how many mistakes of a refused policy are told; a replica's status has all.
@@ -70,24 +72,13 @@ func (i *Installation) Held(ctx context.Context) (policycli.Held, error) {
 	case err != nil:
 		return policycli.Held{}, fmt.Errorf("cannot read %s: %w", i.Place, plain(err))
 	}
-	held := policycli.Held{UID: string(found.UID), Version: found.ResourceVersion, Manager: managerOf(found)}
+	held := policycli.Held{UID: string(found.UID), Version: found.ResourceVersion, Manager: statusreport.OneLine(found.Labels[managedBy])}
 	if text, ok := found.Data[i.Place.Key]; ok {
 		held.Text = []byte(text)
 	} else if data, ok := found.BinaryData[i.Place.Key]; ok {
 		held.Text = data
 	}
 	return held, nil
-}
-
-// managerOf names the tool that will bring its own content back; empty if none is known.
-func managerOf(found *corev1.ConfigMap) string {
-	if found.Annotations["argocd.argoproj.io/tracking-id"] != "" {
-		return "Argo CD"
-	}
-	if found.Labels["kustomize.toolkit.fluxcd.io/name"] != "" || found.Labels["helm.toolkit.fluxcd.io/name"] != "" {
-		return "Flux"
-	}
-	return statusreport.OneLine(found.Labels["app.kubernetes.io/managed-by"])
 }
 
 // Write writes the policy in one request, which fails if the ConfigMap is no longer the

@@ -41,23 +41,18 @@ func newInstallation(to policycli.Place, asker Asker, objects ...runtime.Object)
 
 func TestHeld(t *testing.T) {
 	at := metav1.ObjectMeta{Namespace: "storage", Name: "policy", UID: "uid", ResourceVersion: "7"}
-	managed := func(labels, annotations map[string]string) metav1.ObjectMeta {
-		with := at
-		with.Labels, with.Annotations = labels, annotations
-		return with
-	}
+	managed := at
+	managed.Labels = map[string]string{"app.kubernetes.io/managed-by": "Helm"}
 	for name, c := range map[string]struct {
 		object *corev1.ConfigMap
 		want   policycli.Held
 		err    string
 	}{
-		"a policy":      {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"policy.yaml": "text"}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
-		"bytes":         {&corev1.ConfigMap{ObjectMeta: at, BinaryData: map[string][]byte{"policy.yaml": []byte("text")}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
-		"no key":        {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"other": "text"}}, policycli.Held{UID: "uid", Version: "7"}, ""},
-		"no ConfigMap":  {nil, policycli.Held{}, "there is no ConfigMap storage/policy: give --namespace and --configmap or, if replicas mount it, create it with kubectl -n storage create configmap policy --from-file=policy.yaml=FILE"},
-		"Helm's":        {&corev1.ConfigMap{ObjectMeta: managed(map[string]string{"app.kubernetes.io/managed-by": "Helm"}, nil)}, policycli.Held{UID: "uid", Version: "7", Manager: "Helm"}, ""},
-		"Flux's":        {&corev1.ConfigMap{ObjectMeta: managed(map[string]string{"kustomize.toolkit.fluxcd.io/name": "x"}, nil)}, policycli.Held{UID: "uid", Version: "7", Manager: "Flux"}, ""},
-		"Argo CD's too": {&corev1.ConfigMap{ObjectMeta: managed(map[string]string{"app.kubernetes.io/managed-by": "Helm"}, map[string]string{"argocd.argoproj.io/tracking-id": "x"})}, policycli.Held{UID: "uid", Version: "7", Manager: "Argo CD"}, ""},
+		"a policy":     {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"policy.yaml": "text"}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
+		"bytes":        {&corev1.ConfigMap{ObjectMeta: at, BinaryData: map[string][]byte{"policy.yaml": []byte("text")}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
+		"no key":       {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"other": "text"}}, policycli.Held{UID: "uid", Version: "7"}, ""},
+		"no ConfigMap": {nil, policycli.Held{}, "there is no ConfigMap storage/policy: give --namespace and --configmap or, if replicas mount it, create it with kubectl -n storage create configmap policy --from-file=policy.yaml=FILE"},
+		"Helm's":       {&corev1.ConfigMap{ObjectMeta: managed}, policycli.Held{UID: "uid", Version: "7", Manager: "Helm"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []runtime.Object
