@@ -22,6 +22,7 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/apply"
 	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecheck"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
@@ -96,7 +97,7 @@ func newCommand(log io.Writer) *cobra.Command {
 	root.AddCommand(
 		runCommand(log, protocols, build),
 		nodeCommand(log, build),
-		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Connect: apply.Connect, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		commands.NewAuditCommand(described),
 		commands.NewMapCommand(protocols),
 		commands.NewVolumeCommand(protocols),

@@ -145,8 +145,9 @@ func (s *server) namespaceLabels(name string) map[string]string {
 }
 
 func (s *server) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
-	unreadable, refused := s.status.troublesByBackend()
-	r.Policy = statusreport.Policy{File: s.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: s.lastGood.String()}
+	unreadable := s.status.unreadableByBackend()
+	refusedRevision, refused := s.status.refusal()
+	r.Policy = statusreport.Policy{File: s.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: s.lastGood.String(), RefusedRevision: refusedRevision}
 	if s.fromKept.Load() {
 		r.Policy.Source = statusreport.FromLastGood
 	}

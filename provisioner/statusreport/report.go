@@ -78,6 +78,8 @@ type Policy struct {
 	// Refused lists what is wrong with the file if the file was refused, so that
 	// another revision is in force.
 	Refused []string `json:"refused,omitempty"`
+	// RefusedRevision is the revision of the refused file; empty if it cannot be read.
+	RefusedRevision string `json:"refusedRevision,omitempty"`
 }
 
 // PolicySource is where a policy comes from.
