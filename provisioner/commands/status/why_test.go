@@ -166,7 +166,7 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 					core = append(core, object)
 				}
 			}
-			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotfake.NewSimpleClientset(snapshots...)}
+			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotfake.NewClientset(snapshots...)}
 			answer, err := ask(t, q, c.about...)
 			if err != nil {
 				t.Fatal(err)
@@ -189,7 +189,7 @@ func TestWhyOfUnknownKinds(t *testing.T) {
 }
 
 func TestAnObjectThatDoesNotExistIsNamed(t *testing.T) {
-	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotfake.NewSimpleClientset()}
+	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotfake.NewClientset()}
 	for about, want := range map[string]string{
 		"data": "claim team-a/data: ", "pod/x": "pod team-a/x: ", "pv/x": "PersistentVolume x: ", "node/x": "node x: ", "volumeattachment/x": "attachment x: ", "vs/x": "snapshot team-a/x: ",
 	} {
