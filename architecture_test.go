@@ -23,7 +23,7 @@ var rooms = []struct {
 	may  []string
 	why  string
 }{
-	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/", "provisioner/csi/plugin", "provisioner/wiring", "provisioner/worker/tracing"},
+	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/", "provisioner/csi/nodecheck", "provisioner/csi/plugin", "provisioner/wiring", "provisioner/worker/tracing"},
 		"main picks a command, and passes it the protocols"},
 	{"provisioner/app/", []string{"provisioner", "provisioner/features/", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/csi/", "provisioner/statusreport", "provisioner/webserver", "provisioner/wiring", "policy", "backends/", "mappers/"},
 		"the process wires everything, except the commands"},

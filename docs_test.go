@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
 
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/test/docs"
 )
 
@@ -22,7 +22,7 @@ const commandsFile = "docs/reference/commands.md"
 // TestCommandsReferenceIsUpToDate keeps the page of commands and flags equal to
 // what the program says.
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
-	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(statuscli.NewPlugin()))
+	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(newPlugin()))
 	users := map[string]int{} // the commands that have a row
 	for _, command := range commands {
 		for _, row := range flagRows(command) {
@@ -59,7 +59,7 @@ func TestCommandsReferenceIsUpToDate(t *testing.T) {
 }
 
 // shareFrom is how many commands have a flag before the page shows it only once.
-const shareFrom = 4
+const shareFrom = 3
 
 type flagRow struct{ name, text string }
 
@@ -71,9 +71,21 @@ func withSubcommands(command *cobra.Command) []*cobra.Command {
 	return found
 }
 
+// ofKubectl reports whether a flag is one of kubectl's own.
+func ofKubectl(f *pflag.Flag) bool {
+	all := pflag.NewFlagSet("kubectl", pflag.ContinueOnError)
+	clientcmd.BindOverrideFlags(&clientcmd.ConfigOverrides{}, all, clientcmd.RecommendedConfigOverrideFlags(""))
+	same := all.Lookup(f.Name)
+	return same != nil && same.Usage == f.Usage
+}
+
+// flagRows returns rows for the flags of a command that are not kubectl's.
 func flagRows(command *cobra.Command) []flagRow {
 	var rows []flagRow
 	command.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if ofKubectl(f) {
+			return
+		}
 		kind, usage := pflag.UnquoteUsage(f)
 		name := "--" + f.Name
 		if f.Shorthand != "" {
@@ -114,8 +126,12 @@ func describe(b *strings.Builder, command *cobra.Command, before []*cobra.Comman
 			own = append(own, row.text)
 		}
 	}
+	kubectls := ""
+	if f := command.LocalFlags().Lookup(clientcmd.FlagImpersonate); f != nil && ofKubectl(f) {
+		kubectls = ", and those of `kubectl options`"
+	}
 	if len(above) > 0 {
-		fmt.Fprintf(b, "\n[Shared](#flags-of-several-commands): %s.\n", strings.Join(above, ", "))
+		fmt.Fprintf(b, "\n[Shared](#flags-of-several-commands): %s%s.\n", strings.Join(above, ", "), kubectls)
 	}
 	if len(own) > 0 {
 		b.WriteString("\n" + flagTable(own))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,9 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/apply"
 	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecheck"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
@@ -40,7 +43,7 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 
 	root := newCommand(stderr)
 	if base := strings.TrimSuffix(filepath.Base(name), ".exe"); base == "kubectl-cinder" {
-		root = statuscli.NewPlugin()
+		root = newPlugin()
 	}
 	root.SetArgs(arguments)
 	root.SetOut(stdout)
@@ -55,6 +58,13 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, text)
 	}
 	return policycli.ExitCode(err)
+}
+
+// newPlugin returns the root command of the kubectl plugin.
+func newPlugin() *cobra.Command {
+	root := statuscli.NewPlugin()
+	root.AddCommand(versionCommand(thisBuild()))
+	return root
 }
 
 // newCommand returns the program's root command; its subcommands log to the
@@ -87,7 +97,7 @@ func newCommand(log io.Writer) *cobra.Command {
 	root.AddCommand(
 		runCommand(log, protocols, build),
 		nodeCommand(log, build),
-		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
+		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Connect: apply.Connect, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
 		commands.NewAuditCommand(described),
 		commands.NewMapCommand(protocols),
 		commands.NewVolumeCommand(protocols),
@@ -189,6 +199,61 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
+	command.AddCommand(nodeCheckCommand())
+	return command
+}
+
+func nodeCheckCommand() *cobra.Command {
+	const table, asJSON = "table", "json"
+	options, output := nodecheck.Options{AsRoot: os.Geteuid() == 0}, table
+	command := &cobra.Command{
+		Use:   "check",
+		Short: "Tell what this machine lacks to attach volumes",
+		Long: `Tell what this machine lacks to attach volumes, before a pod needs one: programs,
+daemons, kernel modules, names that storage knows it by, settings of multipathd and
+LVM, and portals that do not answer. For what it lacks, it shows a command.
+
+It runs as root on the node, or in a container in the node's network namespace with
+the node's root directory at --host-root. It only reads: it runs no program, and changes
+nothing.
+
+A warning is about what harms only some volumes, or could not be checked.
+
+Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
+		Example: `  standalone-cinder node check --portal 192.0.2.1:3260
+  standalone-cinder node check --mode csi --protocol iscsi,multipath --host-root /host --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			err := options.Complete(os.Getenv)
+			if output != table && output != asJSON {
+				err = errors.Join(err, fmt.Errorf("--output must be %s or %s, not %q", table, asJSON, output))
+			}
+			var report nodecheck.Report
+			if err == nil {
+				report, err = nodecheck.Run(command.Context(), options)
+			}
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+			}
+			if output == asJSON {
+				encoder := json.NewEncoder(command.OutOrStdout())
+				encoder.SetEscapeHTML(false)
+				encoder.SetIndent("", "  ")
+				err = encoder.Encode(report)
+			} else {
+				err = report.WriteTable(command.OutOrStdout())
+			}
+			if failed := report.Errors(); err == nil && failed > 0 {
+				err = fmt.Errorf("%d of %d checks failed", failed, len(report.Checks))
+			}
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+			}
+			return nil
+		},
+	}
+	options.AddFlags(command.Flags())
+	command.Flags().StringVarP(&output, "output", "o", output, "`format` of the output: table or json")
 	return command
 }
 

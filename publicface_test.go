@@ -19,8 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -36,7 +34,7 @@ func TestPublicFace(t *testing.T) {
 		title string
 		lines []string
 	}{
-		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(statuscli.NewPlugin())...)},
+		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(newPlugin())...)},
 		{"metrics", metricLines(t)},
 		{"keys of annotations, labels, metadata, parameters and finalizers", written.keys},
 		{"reasons of events, findings and refusals", written.reasons},
@@ -73,6 +71,8 @@ func TestExitCodes(t *testing.T) {
 		{program, "policy check no-such-file", 2},
 		{program, "run", 2},
 		{program, "node", 2},
+		{program, "node check --mode both", 2},
+		{program, "node check --output yaml", 2},
 		{program, "run --policy no-such-file", 1},
 		{program, "no-such-command", 2},
 		{program, "policy check --no-such-flag", 2},
@@ -148,7 +148,7 @@ var (
 // kinds are words that look like reasons.
 var kinds = []string{
 	"ConfigMap", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
-	"PersistentVolumes", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits",
+	"PersistentVolumes", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits",
 }
 
 // writtenNames collects string literals that look like keys and reasons from

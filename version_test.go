@@ -71,7 +71,7 @@ func TestErrorsNameTheProgramOnce(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"volume":         "standalone-cinder volume needs a subcommand (see standalone-cinder volume --help)\n",
 		"audit":          "standalone-cinder: --policy is required\n",
-		"status -o wide": "standalone-cinder: --output must be table or json, not \"wide\"\n",
+		"status -o wide": "standalone-cinder: --output must be table, json, yaml or jsonpath=TEMPLATE, not \"wide\"\n",
 	} {
 		var stderr bytes.Buffer
 		run("standalone-cinder", strings.Fields(arguments), io.Discard, &stderr)

@@ -86,9 +86,9 @@ type Request struct {
 	FSType string
 	// Block is set for a claim of volumeMode Block.
 	Block bool
-	// Copy is set for a volume with the content of another, whose filesystem has the
-	// other's UUID.
-	Copy bool
+	// SourceGiB is the size of the volume or snapshot from which the content was copied; 0
+	// for an empty volume.
+	SourceGiB int64
 	// Encrypted is the volume's own "encrypted" attribute at Cinder; older drivers omit
 	// it from the connection.
 	Encrypted bool
@@ -221,19 +221,32 @@ func (r *Registry) Map(in Request) (Result, error) {
 		return Result{}, err
 	}
 	result.Warnings = append(result.Warnings, warnings...)
-	if in.Copy && hasXFS(result.Source) {
-		// A node mounts no second xfs filesystem with the same UUID without it. The option
-		// is not for every volume: it also lets a stale device of the volume be mounted
-		// beside the present one.
-		result.MountOptions = append(result.MountOptions, "nouuid")
+	if filesystem := mountedByKubelet(result.Source); in.SourceGiB > 0 && filesystem != "" {
+		if filesystem == "xfs" {
+			// A node mounts no second xfs filesystem with the same UUID without it. The option
+			// is not for every volume: it also lets a stale device of the volume be mounted
+			// beside the present one.
+			result.MountOptions = append(result.MountOptions, "nouuid")
+		}
+		if in.Volume.SizeGiB > in.SourceGiB {
+			result.Warnings = append(result.Warnings, fmt.Sprintf("the filesystem has the %d GiB of the source, because the kubelet does not grow that of a native volume; on the node that mounts it, run resize2fs DEVICE or xfs_growfs MOUNTPOINT", in.SourceGiB))
+		}
 	}
 	return result, nil
 }
 
-// hasXFS reports whether kubelet itself mounts the source, with xfs.
-func hasXFS(source corev1.PersistentVolumeSource) bool {
-	const xfs = "xfs"
-	return source.ISCSI != nil && source.ISCSI.FSType == xfs || source.FC != nil && source.FC.FSType == xfs || source.RBD != nil && source.RBD.FSType == xfs
+// mountedByKubelet returns the filesystem that the kubelet itself mounts from a device; empty
+// if there is none.
+func mountedByKubelet(source corev1.PersistentVolumeSource) string {
+	switch {
+	case source.ISCSI != nil:
+		return source.ISCSI.FSType
+	case source.FC != nil:
+		return source.FC.FSType
+	case source.RBD != nil:
+		return source.RBD.FSType
+	}
+	return ""
 }
 
 // settle resolves what does not depend on the protocol.

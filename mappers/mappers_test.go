@@ -237,29 +237,32 @@ func TestFlexVolumeTakesNoMountOptions(t *testing.T) {
 }
 
 // TestCopyIsMountedBesideItsOriginal: both have the UUID of one filesystem, and only xfs
-// refuses to be mounted twice.
+// refuses to be mounted twice. The filesystem of a larger copy has the size of its source.
 func TestCopyIsMountedBesideItsOriginal(t *testing.T) {
 	const iscsi = `{"driver_volume_type": "iscsi", "data": {"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:volume-1", "target_lun": 1}}`
 	const nfs = `{"driver_volume_type": "nfs", "data": {"export": "192.0.2.9:/export", "name": "volume-1"}}`
+	const smaller = "the filesystem has the 1 GiB of the source, because the kubelet does not grow that of a native volume; on the node that mounts it, run resize2fs DEVICE or xfs_growfs MOUNTPOINT"
 	flex := map[string]mapping.Mapping{"nfs": {As: mapping.FlexVolume, Driver: "example.org/nfs"}}
 	for name, test := range map[string]struct {
 		document string
 		adjust   func(*mappers.Request)
-		want     []string
+		options  []string
+		warnings []string
 	}{
-		"xfs":                     {iscsi, func(*mappers.Request) {}, []string{"nouuid"}},
-		"ext4":                    {iscsi, func(r *mappers.Request) { r.FSType = "ext4" }, nil},
-		"no copy":                 {iscsi, func(r *mappers.Request) { r.Copy = false }, nil},
-		"a raw block volume":      {iscsi, func(r *mappers.Request) { r.Block = true }, nil},
-		"mounted by a FlexVolume": {nfs, func(r *mappers.Request) { r.Mappings = flex }, nil},
+		"xfs":                     {iscsi, func(*mappers.Request) {}, []string{"nouuid"}, nil},
+		"ext4":                    {iscsi, func(r *mappers.Request) { r.FSType = "ext4" }, nil, nil},
+		"a larger copy":           {iscsi, func(r *mappers.Request) { r.Volume.SizeGiB = 2 }, []string{"nouuid"}, []string{smaller}},
+		"no copy":                 {iscsi, func(r *mappers.Request) { r.SourceGiB, r.Volume.SizeGiB = 0, 2 }, nil, nil},
+		"a raw block volume":      {iscsi, func(r *mappers.Request) { r.Block, r.Volume.SizeGiB = true, 2 }, nil, nil},
+		"mounted by a FlexVolume": {nfs, func(r *mappers.Request) { r.Mappings, r.Volume.SizeGiB = flex, 2 }, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := plainRequest()
-			request.FSType, request.Copy = "xfs", true
+			request.FSType, request.SourceGiB, request.Volume.SizeGiB = "xfs", 1, 1
 			test.adjust(&request)
 			result, err := mapDocument(newRegistry(t), []byte(test.document), request)
-			if err != nil || !slices.Equal(result.MountOptions, test.want) {
-				t.Errorf("the mount options are %v, expected %v (%v)", result.MountOptions, test.want, err)
+			if err != nil || !slices.Equal(result.MountOptions, test.options) || !slices.Equal(result.Warnings, test.warnings) {
+				t.Errorf("options %v, warnings %q, expected %v and %q (%v)", result.MountOptions, result.Warnings, test.options, test.warnings, err)
 			}
 		})
 	}

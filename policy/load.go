@@ -58,8 +58,8 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	return p, nil
 }
 
-// mountedKey is the key of the ConfigMap that the Deployment's --policy names.
-const mountedKey = "policy.yaml"
+// MountedKey is the key of the ConfigMap that the Deployment's --policy names.
+const MountedKey = "policy.yaml"
 
 // ReadManifest reads a policy, or the ConfigMap manifest that holds it. Positions are
 // those in the manifest, and the revision is the policy's, as the running program will
@@ -75,8 +75,8 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 		return nil, ErrorList{{Source: source, Message: err.Error()}}
 	case embedded == nil:
 		return Parse(data, source, protocols)
-	case embedded.Key != mountedKey:
-		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded.Key, mountedKey)}}
+	case embedded.Key != MountedKey:
+		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded.Key, MountedKey)}}
 	case len(embedded.Content) > MaxFileSize || embedded.Text == nil:
 		return Parse(embedded.Content, fmt.Sprintf("%s (data[%q])", source, embedded.Key), protocols)
 	}

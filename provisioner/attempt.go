@@ -466,7 +466,9 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 	request.FSType = a.decision.Volume.FSType
 	request.Block = objects.IsBlock(a.claim)
 	request.MountOptions = a.class.MountOptions
-	request.Copy = a.source.Content != (backends.Source{})
+	if a.source.Content != (backends.Source{}) {
+		request.SourceGiB = a.source.Decided.SizeGiB
+	}
 	request.Encrypted = connected.Volume.Encrypted
 	request.MultiAttach = connected.Volume.MultiAttach
 	request.Backend = a.backend

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -36,12 +37,14 @@ func (r *reports) Census() ledger.Census { return r.ledger.Census() }
 // Selected selects the claims of a report; the zero value selects all.
 type Selected struct {
 	Namespace, Claim string
+	// Namespaces are those of a tenant; nil means all.
+	Namespaces sets.Set[string]
 	// Limit is the largest number of pending objects to list.
 	Limit int
 }
 
 func (s Selected) includes(namespace, claim string) bool {
-	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim)
+	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim) && (s.Namespaces == nil || s.Namespaces.Has(namespace))
 }
 
 // ReportClaims takes one snapshot of each owner, so the parts may be moments apart.
@@ -115,7 +118,7 @@ func (r *reports) steps(selected Selected, unfinished map[types.UID]journal.Begi
 		}
 	}
 	known := []statusreport.Step{connecting.as(statusreport.Connecting), saving.as(statusreport.Saving)}
-	if selected.Namespace != "" {
+	if selected.Namespace != "" || selected.Namespaces != nil {
 		return known
 	}
 	for _, claim := range working {

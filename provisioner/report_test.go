@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -120,10 +121,16 @@ func TestReportOfDeletions(t *testing.T) {
 	f.released(pv)
 	gold.health = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
 	f.ShouldDelete(t.Context(), pv)
-	for selected, want := range map[Selected]int{
-		{Limit: 9}: 1, {Limit: 9, Namespace: "team-a"}: 1, {Limit: 9, Namespace: "team-a", Claim: "data"}: 1,
-		{Limit: 9, Namespace: "team-b"}: 0, {Limit: 9, Namespace: "team-a", Claim: "other"}: 0,
+	for _, c := range []struct {
+		selected Selected
+		want     int
+	}{
+		{Selected{}, 1}, {Selected{Namespace: "team-a"}, 1}, {Selected{Namespace: "team-a", Claim: "data"}, 1},
+		{Selected{Namespace: "team-b"}, 0}, {Selected{Namespace: "team-a", Claim: "other"}, 0},
+		{Selected{Namespaces: sets.New("team-a", "team-c")}, 1}, {Selected{Namespaces: sets.New("team-c")}, 0}, {Selected{Namespaces: sets.New[string]()}, 0},
 	} {
+		selected, want := c.selected, c.want
+		selected.Limit = 9
 		report := f.ReportDeletions(selected)
 		if report.Total != want {
 			t.Errorf("%+v: %d deletions, want %d", selected, report.Total, want)

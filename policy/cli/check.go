@@ -116,11 +116,11 @@ read, or errors in the file of --against.`,
 		ValidArgsFunction: completeFiles,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review the policy for; without it, the command reads no cluster")
-	flags.StringVar(&options.against, "against", "", "policy `file` to compare with, to report only what changes; - for standard input")
-	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with the credentials of the backends, to check them; without it, the command reads none")
-	flags.BoolVar(&options.live, "live", false, "log in to the backends, and ask them whether they can do what the policy says")
-	flags.BoolVar(&options.makeVolume, "make-volume", false, "with --live, make, connect, map and remove one volume of 1 GiB for each backend and kind of volume")
+	flags.StringVar(&options.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster to review; without it, none is read")
+	flags.StringVar(&options.against, "against", "", "report only what changes since this policy `file`; - for standard input")
+	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with credentials to check")
+	flags.BoolVar(&options.live, "live", false, "ask the backends whether they can do what the policy says")
+	flags.BoolVar(&options.makeVolume, "make-volume", false, "with --live, make, connect, map and remove a volume for each backend and kind of volume")
 	flags.StringVar(&options.failOn, "fail-on", failOnErrors, "what fails the check: `errors`, or warnings as well")
 	completeValues(cmd, "fail-on", failOnErrors, failOnWarnings)
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", from.ProvisionerName, "`name` by which StorageClasses refer to the program")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -74,6 +75,11 @@ type Options struct {
 	Credentials func(p *policy.Policy, cloudsFile string) []Finding
 	// Live logs in to a policy's backends and checks that they support the policy.
 	Live Live
+	// Connect connects to an installation, for policy apply.
+	Connect func(to Place) (Installation, error)
+	// Pause is how long policy apply waits between two looks at the replicas; 0 is its
+	// own choice.
+	Pause time.Duration
 	// Protocols are the protocols that mappings may name.
 	Protocols mapping.Protocols
 	// ProvisionerName is the default of --provisioner-name, the same as in the
@@ -93,7 +99,7 @@ type Finding struct {
 func NewCommand(options Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "policy",
-		Short:         "Check, explain and test a policy file before it takes effect",
+		Short:         "Check, explain and test a policy file, and put it into force",
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -106,7 +112,7 @@ func NewCommand(options Options) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
 	})
-	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newDiffCommand(options), newTestCommand(options), newSchemaCommand(options))
+	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newDiffCommand(options), newApplyCommand(options), newTestCommand(options), newSchemaCommand(options))
 	return cmd
 }
 

@@ -84,6 +84,7 @@ type change struct {
 func (d differences) text(w io.Writer) error {
 	var text strings.Builder
 	for _, c := range d.Changes {
+		c.Path, c.Before, c.After = oneLine(c.Path), oneLine(c.Before), oneLine(c.After)
 		switch {
 		case c.Before == "":
 			fmt.Fprintf(&text, "+ %s: %s\n", c.Path, c.After)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 
@@ -26,22 +27,30 @@ type clusterReview struct {
 // review reads the cluster and asks the policy about it. It first reads the file to
 // compare with, which is faster than reading the cluster.
 func (o checkOptions) review(cmd *cobra.Command, p *policy.Policy) (*clusterReview, error) {
-	r := &clusterReview{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
 	var earlier *policy.Policy
 	if o.against != "" {
 		var err error
 		if earlier, err = readPolicy(o.against, cmd.InOrStdin(), o.Protocols); err != nil {
 			return nil, reportMistakes(cmd, o.output, o.against, err, ExitUsage)
 		}
+	}
+	return o.reviewSince(cmd.Context(), earlier, p)
+}
+
+// reviewSince reads the cluster and asks the policy about it; with an earlier policy, only
+// about what changes.
+func (o checkOptions) reviewSince(ctx context.Context, earlier, p *policy.Policy) (*clusterReview, error) {
+	r := &clusterReview{Kubeconfig: o.kubeconfig, Provisioner: o.ProvisionerName, source: p.Source}
+	if earlier != nil {
 		r.Against = &policyIdentity{earlier.Source, earlier.Revision()}
 	}
-	existing, err := o.ReadCluster(cmd.Context(), o.kubeconfig, o.ProvisionerName)
+	existing, err := o.ReadCluster(ctx, o.kubeconfig, o.ProvisionerName)
 	if err != nil {
 		return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say what the policy means for the cluster: %w", err)}
 	}
 	existing.Places = o.Places(p, o.cloudsFile)
 	if p.UsesCSI() && o.ReadCSI != nil {
-		if existing.CSI, err = o.ReadCSI(cmd.Context(), o.kubeconfig); err != nil {
+		if existing.CSI, err = o.ReadCSI(ctx, o.kubeconfig); err != nil {
 			return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("cannot say whether the cluster is ready for mode csi: %w", err)}
 		}
 	}

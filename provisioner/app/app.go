@@ -60,7 +60,7 @@ func New(options Options) (*App, error) {
 	}
 	if refused != nil {
 		a.logger.Error("The policy file is bad; looking for the last good policy", "in", a.lastGood.String(), "error", refused)
-		a.status.setRefused(refused)
+		a.status.setRefused("", refused)
 	}
 	return a, nil
 }

@@ -23,7 +23,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -167,7 +167,7 @@ func TestAnyBadFileStartsWithTheLastGood(t *testing.T) {
 			if refused != nil != policyBad || len(unreadable) > 0 != cloudsBad {
 				t.Errorf("refused %v, unreadable %v", refused, unreadable)
 			}
-			report := s.server.report(provisioner.Selected{})
+			report := s.server.report(statuspage.Request{})
 			if fromKept := report.Policy.Source == statusreport.FromLastGood; fromKept != policyBad || report.Policy.Revision != c.revision ||
 				report.Policy.KeptIn != "Secret storage/openstack.org-standalone-cinder-last-good" || len(report.Policy.Refused) > 0 != policyBad || len(report.Credentials) > 0 != cloudsBad {
 				t.Errorf("the report says %+v, credentials %+v", report.Policy, report.Credentials)

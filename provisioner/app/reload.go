@@ -88,12 +88,15 @@ func (r *reloader) checkPolicyFile() {
 	}
 }
 
+// unreadableFile begins the revision of a file that cannot be read.
+const unreadableFile = "unreadable: "
+
 // readPolicy reads the file and checks it, unless its revision is known. Even a file
 // that cannot be read has a revision, which names the reason.
 func (r *replica) readPolicy(known ...string) (revision string, found *policy.Policy, err error) {
 	data, err := readFile(r.options.PolicyFile)
 	if err != nil {
-		return "unreadable: " + err.Error(), nil, err
+		return unreadableFile + err.Error(), nil, err
 	}
 	revision = policy.RevisionOf(data)
 	if slices.Contains(known, revision) {
@@ -116,7 +119,7 @@ func (r *reloader) accept(revision string) {
 	r.refused = ""
 	r.fromKept.Store(false)
 	r.reloads.inForce(revision)
-	r.status.setRefused(nil)
+	r.status.setRefused("", nil)
 }
 
 // refuse keeps the policy in force, and reports why, once for each content.
@@ -126,7 +129,11 @@ func (r *reloader) refuse(revision string, err error) {
 	}
 	r.refused = revision
 	r.reloads.failed()
-	r.status.setRefused(err)
+	readable := revision
+	if strings.HasPrefix(revision, unreadableFile) {
+		readable = ""
+	}
+	r.status.setRefused(readable, err)
 	r.logger.Error("Refused the policy file; the last good policy stays in force", "revision", r.policy.Load().Revision()+r.keptWhere(), "error", err)
 	r.reportRefused(err)
 }

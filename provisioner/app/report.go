@@ -9,9 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -26,7 +30,7 @@ const (
 
 // report describes the replica. It never holds one lock while it waits for another, so
 // its parts may be moments apart.
-func (s *server) report(selected provisioner.Selected) statusreport.Report {
+func (s *server) report(about statuspage.Request) statusreport.Report {
 	inForce := s.policy.Load()
 	leads := s.leads.Load()
 	s.status.mu.Lock()
@@ -41,7 +45,7 @@ func (s *server) report(selected provisioner.Selected) statusreport.Report {
 			Ready: ready, Leads: leads.term != nil, LeadsSince: inSeconds(leads.since),
 		},
 		Leader:    statusreport.Leader{Identity: holder},
-		Selection: s.selection(inForce, selected),
+		Selection: s.selection(inForce, about),
 	}
 	if s.options.LeaderElect {
 		r.Leader.Lease = s.namespace + "/" + wiring.LeaseName(s.options.ProvisionerName)
@@ -54,6 +58,12 @@ func (s *server) report(selected provisioner.Selected) statusreport.Report {
 	} else {
 		r.Leader.Identity = s.identity
 		hub := leads.term.provisioner
+		selected := provisioner.Selected{Claim: about.Claim, Limit: about.Limit}
+		if r.Selection != nil && r.Selection.Namespace == "" {
+			selected.Namespaces = s.namespacesOf(inForce, r.Selection.Tenant)
+		} else if r.Selection != nil {
+			selected.Namespace = r.Selection.Namespace
+		}
 		claims, deletions := hub.ReportClaims(selected), hub.ReportDeletions(selected)
 		r.Claims, r.Deletions = &claims, &deletions
 		census = hub.Census()
@@ -80,19 +90,48 @@ func leaderOnly(holder, identity string) string {
 	return fmt.Sprintf("this replica does not lead: ask %s for %s", holder, missing)
 }
 
-// selection returns a selected namespace with its tenant.
-func (s *server) selection(inForce *policy.Policy, selected provisioner.Selected) *statusreport.Selection {
-	if selected.Namespace == "" {
+// selection returns the selected tenant, or the selected namespace with its tenant.
+func (s *server) selection(inForce *policy.Policy, about statuspage.Request) *statusreport.Selection {
+	isTenant := func(name string) bool {
+		return slices.ContainsFunc(inForce.Tenants, func(t policy.Tenant) bool { return t.Name == name })
+	}
+	namespace := about.Namespace
+	switch {
+	case about.Find != "" && isTenant(about.Find):
+		return &statusreport.Selection{Tenant: about.Find}
+	case about.Find != "":
+		namespace = about.Find
+	case about.Tenant != "" && isTenant(about.Tenant):
+		return &statusreport.Selection{Tenant: about.Tenant}
+	case about.Tenant != "":
+		return &statusreport.Selection{Message: fmt.Sprintf("the policy has no tenant %q", about.Tenant)}
+	case namespace == "":
 		return nil
 	}
-	chosen := &statusreport.Selection{Namespace: selected.Namespace, Claim: selected.Claim}
-	tenant, denial := inForce.TenantOf(selected.Namespace, s.namespaceLabels(selected.Namespace))
+	chosen := &statusreport.Selection{Namespace: namespace, Claim: about.Claim}
+	tenant, denial := inForce.TenantOf(namespace, s.namespaceLabels(namespace))
 	if denial != nil {
 		chosen.Message = denial.Message
 		return chosen
 	}
 	chosen.Tenant = tenant.Name
 	return chosen
+}
+
+// namespacesOf returns the namespaces of a tenant; none if it has no name.
+func (s *server) namespacesOf(inForce *policy.Policy, tenant string) sets.Set[string] {
+	names := sets.New[string]()
+	all, err := s.factory.Core().V1().Namespaces().Lister().List(labels.Everything())
+	if err != nil {
+		// Listing a cache never fails.
+		panic(err)
+	}
+	for _, namespace := range all {
+		if of, denial := inForce.TenantOf(namespace.Name, namespace.Labels); denial == nil && of.Name == tenant {
+			names.Insert(namespace.Name)
+		}
+	}
+	return names
 }
 
 // namespaceLabels returns the labels from the cache. Those of a namespace that does not
@@ -106,8 +145,9 @@ func (s *server) namespaceLabels(name string) map[string]string {
 }
 
 func (s *server) reportPolicy(r *statusreport.Report, inForce *policy.Policy) {
-	unreadable, refused := s.status.troublesByBackend()
-	r.Policy = statusreport.Policy{File: s.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: s.lastGood.String()}
+	unreadable := s.status.unreadableByBackend()
+	refusedRevision, refused := s.status.refusal()
+	r.Policy = statusreport.Policy{File: s.options.PolicyFile, Revision: inForce.Revision(), Source: statusreport.FromFile, KeptIn: s.lastGood.String(), RefusedRevision: refusedRevision}
 	if s.fromKept.Load() {
 		r.Policy.Source = statusreport.FromLastGood
 	}

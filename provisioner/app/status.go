@@ -19,10 +19,12 @@ type status struct {
 	ready   bool
 	leading bool
 	holder  string
-	// refused is what is wrong with the policy file; nil if nothing is. unreadable is
-	// what is wrong with credentials, by backend.
-	refused    error
-	unreadable map[string]error
+	// refused is what is wrong with the policy file; nil if nothing is. refusedRevision
+	// is the file's, unless it cannot be read. unreadable is what is wrong with
+	// credentials, by backend.
+	refused         error
+	refusedRevision string
+	unreadable      map[string]error
 }
 
 func newStatus(build Build, registry prometheus.Registerer) *status {
@@ -64,11 +66,18 @@ func (s *status) setLeader(identity string) {
 	s.holder = identity
 }
 
-// setRefused records what is wrong with the policy file.
-func (s *status) setRefused(err error) {
+// setRefused records what is wrong with the policy file of a revision.
+func (s *status) setRefused(revision string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.refused = err
+	s.refused, s.refusedRevision = err, revision
+}
+
+// refusal returns which revision was refused, and why.
+func (s *status) refusal() (revision string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusedRevision, s.refused
 }
 
 // setUnreadable records what is wrong with a backend's credentials, and reports
@@ -85,11 +94,11 @@ func (s *status) setUnreadable(backend string, err error) (news bool) {
 	return before == nil || before.Error() != err.Error()
 }
 
-// troublesByBackend returns the present troubles, those of credentials by backend.
-func (s *status) troublesByBackend() (unreadable map[string]error, refused error) {
+// unreadableByBackend returns the present troubles with credentials.
+func (s *status) unreadableByBackend() map[string]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.unreadable), s.refused
+	return maps.Clone(s.unreadable)
 }
 
 // troubles returns the present troubles.

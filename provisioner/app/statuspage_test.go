@@ -83,11 +83,13 @@ func TestFollowersSayWhoKnows(t *testing.T) {
 	}
 }
 
-func TestReportsSelectANamespace(t *testing.T) {
+func TestReportsSelectATenantOrANamespace(t *testing.T) {
 	_, mux := started(t)
 	for path, want := range map[string]statusreport.Selection{
 		"/status.json?namespace=a":           {Namespace: "a", Tenant: "a"},
 		"/status.json?namespace=a&claim=d":   {Namespace: "a", Claim: "d", Tenant: "a"},
+		"/status.json?tenant=a":              {Tenant: "a"},
+		"/status.json?tenant=z":              {Message: `the policy has no tenant "z"`},
 		"/status.json?namespace=b&limit=100": {Namespace: "b", Message: "namespace b belongs to no tenant of the policy: none lists its name, has a pattern for it or selects its labels"},
 	} {
 		var report statusreport.Report
@@ -99,8 +101,28 @@ func TestReportsSelectANamespace(t *testing.T) {
 		}
 	}
 	getReport(t, mux, "/status.json?claim=d", http.StatusBadRequest)
+	getReport(t, mux, "/status.json?tenant=a&namespace=a", http.StatusBadRequest)
 	getReport(t, mux, "/status.json?limit=x", http.StatusBadRequest)
 	getReport(t, mux, "/status.txt?limit=10001", http.StatusBadRequest)
+}
+
+// TestThePageFindsTenantsAndNamespaces: a person need not know which of them a name is.
+func TestThePageFindsTenantsAndNamespaces(t *testing.T) {
+	_, mux := started(t)
+	for path, wanted := range map[string]string{
+		"/?find=a":               "Only tenant a<",
+		"/?find=b":               "Only namespace b: namespace b belongs to no tenant of the policy",
+		"/?find=%3Cb%3E&refresh": `href="?find=%3cb%3e">stop`,
+		"/?refresh":              `<meta http-equiv="refresh" content="10">`,
+	} {
+		if page := getReport(t, mux, path, http.StatusOK).Body.String(); !strings.Contains(page, wanted) {
+			t.Errorf("%s: no %s in %s", path, wanted, page)
+		}
+	}
+	// It would clear the fields while a person reads the answer.
+	if page := getReport(t, mux, "/?namespace=a&storageClass=c&refresh", http.StatusOK).Body.String(); strings.Contains(page, "http-equiv") {
+		t.Error(page)
+	}
 }
 
 // TestThePageAnswersByThePolicy: the one in force, and by what the cluster has.

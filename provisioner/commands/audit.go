@@ -97,7 +97,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` (required)")
 	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
 	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
-	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
+	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace, else "+defaultMapNamespace)
 	flags.StringVar(&options.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 	flags.DurationVar(&options.Grace, "grace", 10*time.Minute, "how old something must be to be reported; anything younger may be in progress")
 	flags.BoolVar(&options.Delete, "delete", false, "remove findings that are older than --grace and proven unused")
@@ -118,7 +118,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	}
 	namespace, err := wiring.OwnNamespace(options.Namespace)
 	if err != nil {
-		return AuditReport{}, nil, err
+		namespace = defaultMapNamespace
 	}
 	config, err := readingConfig(options.Kubeconfig)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -116,7 +117,7 @@ func ReadCSI(ctx context.Context, kubeconfig string) (*review.CSI, error) {
 // readingConfig returns the connection configuration of a command that reads whole
 // clusters.
 func readingConfig(kubeconfig string) (*rest.Config, error) {
-	config, err := wiring.ConnectAsKubectl(kubeconfig, "")
+	config, err := wiring.ConnectAsKubectl(kubeconfig, &clientcmd.ConfigOverrides{})
 	if err != nil {
 		return nil, err
 	}

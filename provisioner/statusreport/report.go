@@ -78,6 +78,8 @@ type Policy struct {
 	// Refused lists what is wrong with the file if the file was refused, so that
 	// another revision is in force.
 	Refused []string `json:"refused,omitempty"`
+	// RefusedRevision is the revision of the refused file; empty if it cannot be read.
+	RefusedRevision string `json:"refusedRevision,omitempty"`
 }
 
 // PolicySource is where a policy comes from.
@@ -96,12 +98,12 @@ type CredentialTrouble struct {
 	Message string `json:"message"`
 }
 
-// Selection narrows a report to a namespace, or to one claim in it.
+// Selection narrows a report to a tenant, to a namespace, or to one claim in it.
 type Selection struct {
 	Namespace string `json:"namespace,omitempty"`
 	Claim     string `json:"claim,omitempty"`
-	// Tenant is the tenant to which the namespace belongs. If it belongs to none,
-	// Message says why.
+	// Tenant is the selected one, or that of the namespace. If there is none, Message
+	// says why.
 	Tenant  string `json:"tenant,omitempty"`
 	Message string `json:"message,omitempty"`
 }
@@ -262,26 +264,4 @@ type Pending struct {
 type Kept struct {
 	Tenant string `json:"tenant"`
 	Share
-}
-
-// Troubles lists what needs an operator: no known leader, a refused policy, unreadable
-// credentials, or a backend that does not answer. It leaves out pending claims, because
-// most of them are denied by the policy.
-func (r *Report) Troubles() []string {
-	troubles := []string{}
-	if r.Leader.Identity == "" {
-		troubles = append(troubles, "no replica is known to lead")
-	}
-	if len(r.Policy.Refused) > 0 {
-		troubles = append(troubles, "the policy file is refused")
-	}
-	for _, trouble := range r.Credentials {
-		troubles = append(troubles, "the credentials of backend "+trouble.Backend+" cannot be read")
-	}
-	for _, backend := range r.Backends {
-		if backend.State == CircuitOpen {
-			troubles = append(troubles, "backend "+backend.Name+" does not answer")
-		}
-	}
-	return troubles
 }

@@ -27,6 +27,11 @@ func quotas(volumesUsed, volumesLimit, gigabytesUsed, gigabytesLimit int64) []Qu
 	return []Quota{quota(Volumes, volumesUsed, volumesLimit), quota(Gigabytes, gigabytesUsed, gigabytesLimit)}
 }
 
+// withSnapshots adds the quotas that only tenants and rules have.
+func withSnapshots(of []Quota, used, limit int64) []Quota {
+	return append(of, Quota{Resource: Snapshots, Used: pointer(used), Limit: pointer(limit)}, Quota{Resource: SnapshotGigabytes, Used: pointer(10 * used)})
+}
+
 // exampleTime is the time of the example.
 var exampleTime = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 
@@ -51,14 +56,14 @@ func example() Report {
 		},
 		Tenants: []Tenant{
 			{
-				Name: "team-a", Quotas: quotas(20, 20, 420, 500),
+				Name: "team-a", Quotas: withSnapshots(quotas(20, 20, 420, 500), 9, 10),
 				Rules: []Rule{
-					{Path: "tenants[0].classes[0]", StorageClasses: []string{"fast", "fast-*"}, Backends: []string{"gold", "silver"}, Quotas: quotas(18, -1, 400, 450)},
-					{Path: "tenants[0].classes[1]", StorageClasses: []string{"*"}, Backends: []string{"lab"}, Quotas: quotas(2, -1, 20, -1)},
+					{Path: "tenants[0].classes[0]", StorageClasses: []string{"fast", "fast-*"}, Backends: []string{"gold", "silver"}, Quotas: withSnapshots(quotas(18, -1, 400, 450), 9, 10)},
+					{Path: "tenants[0].classes[1]", StorageClasses: []string{"*"}, Backends: []string{"lab"}, Quotas: withSnapshots(quotas(2, -1, 20, -1), 0, 5)},
 				},
 				Shares: []Share{{Backend: "gold", Volumes: 17, Gigabytes: 390}, {Backend: "silver", Volumes: 3, Gigabytes: 30}},
 			},
-			{Name: "team-b", Quotas: quotas(22, -1, 840, -1), Rules: []Rule{}, Shares: []Share{{Backend: "gold", Volumes: 20, Gigabytes: 820}, {Backend: "silver", Volumes: 2, Gigabytes: 20}}},
+			{Name: "team-b", Quotas: withSnapshots(quotas(22, -1, 840, -1), 4, 40), Rules: []Rule{}, Shares: []Share{{Backend: "gold", Volumes: 20, Gigabytes: 820}, {Backend: "silver", Volumes: 2, Gigabytes: 20}}},
 		},
 		TenantsNotShown: 3,
 		Claims: &Claims{
@@ -136,7 +141,7 @@ func TestReportsLookTheSame(t *testing.T) {
 		if err := c.report.WriteTable(&table); err != nil {
 			t.Fatal(err)
 		}
-		if err := page.Write(&html, c.report, c.answer); err != nil {
+		if err := page.Write(&html, View{Report: &c.report, Answer: c.answer}); err != nil {
 			t.Fatal(err)
 		}
 		for extension, got := range map[string][]byte{"json": asJSON.Bytes(), "txt": table.Bytes(), "html": html.Bytes()} {
@@ -183,7 +188,7 @@ func TestAReportCanBeReadBack(t *testing.T) {
 
 func TestTroublesAreWhatNeedsAnOperator(t *testing.T) {
 	r := example()
-	want := "[the policy file is refused the credentials of backend lab cannot be read backend silver does not answer]"
+	want := "[the policy file is refused the credentials of backend lab cannot be read backend silver does not answer for 12 min, which concerns tenants team-a, team-b]"
 	if got := fmt.Sprint(r.Troubles()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -212,22 +217,65 @@ func TestOnlyTheOldestAreListed(t *testing.T) {
 	}
 }
 
-func TestMetersShowFullQuotas(t *testing.T) {
+// TestDelaysAreToldBeforeTheDetails: how much waits, how long, and which quota is full.
+func TestDelaysAreToldBeforeTheDetails(t *testing.T) {
+	r := example()
+	want := "4 claims wait, the oldest for 30 min\n1 deletion waits, the oldest for 12 min\na quota is full: tenant team-a"
+	if got := strings.Join(r.Delays(), "\n"); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if follower := exampleOfFollower(); len(follower.Delays()) != 0 {
+		t.Errorf("a follower has the delays %q", follower.Delays())
+	}
+	if got := named("tenant", []string{"a", "b", "c", "d", "e"}); got != "tenants a, b, c and 2 more" {
+		t.Error(got)
+	}
+}
+
+func TestAgesAreRead(t *testing.T) {
+	r := example()
+	for age, want := range map[time.Duration]string{
+		-time.Second: "0 s", 119 * time.Second: "119 s", 2 * time.Minute: "2 min", 119 * time.Minute: "119 min", 47 * time.Hour: "47 h", 100 * time.Hour: "4 days",
+	} {
+		if got := r.Age(r.Time.Add(-age)); got != want {
+			t.Errorf("%s: %s, want %s", age, got, want)
+		}
+	}
+	if got := r.Age(time.Time{}); got != "" {
+		t.Errorf("an unknown time is %s", got)
+	}
+}
+
+// TestMetersAreColoredByUrgency: a browser shows a value above High as an alarm, and above
+// Low as a warning. What is suspended by a limit of 0 is neither.
+func TestMetersAreColoredByUrgency(t *testing.T) {
 	for _, c := range []struct {
 		quota Quota
 		want  string
 	}{
-		{Quota{Used: pointer(5), Limit: pointer(10)}, "5 of 10, high 9"},
-		{Quota{Used: pointer(0), Limit: pointer(0)}, "1 of 1, high 0"},
+		{Quota{Used: pointer(5), Limit: pointer(10)}, "room"},
+		{Quota{Used: pointer(9), Limit: pointer(10)}, "warning"},
+		{Quota{Used: pointer(10), Limit: pointer(10)}, "alarm"},
+		{Quota{Used: pointer(12), Limit: pointer(10)}, "alarm"},
+		{Quota{Used: pointer(1), Limit: pointer(1)}, "alarm"},
+		{Quota{Used: pointer(0), Limit: pointer(1)}, "room"},
+		{Quota{Used: pointer(0), Limit: pointer(0)}, "none"},
 		{Quota{Used: pointer(5)}, "none"},
 		{Quota{Limit: pointer(5)}, "none"},
 	} {
 		got := "none"
 		if m := newMeter(c.quota); m != nil {
-			got = fmt.Sprintf("%d of %d, high %d", m.Value, m.Max, m.High)
+			switch value := float64(m.Value); {
+			case value > m.High:
+				got = "alarm"
+			case value > m.Low:
+				got = "warning"
+			default:
+				got = "room"
+			}
 		}
 		if got != c.want {
-			t.Errorf("%s: meter %s, want %s", quotaText(c.quota), got, c.want)
+			t.Errorf("%s: %s, want %s", quotaText(c.quota), got, c.want)
 		}
 	}
 }

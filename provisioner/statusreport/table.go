@@ -84,6 +84,9 @@ func (t *table) head(r *Report) {
 		source = fmt.Sprintf(" (the last good one, kept in %s)", r.Policy.KeptIn)
 	}
 	t.row("time", formatTime(r.Time))
+	for _, sentence := range slices.Concat(r.Troubles(), r.Delays()) {
+		t.row("verdict", sentence)
+	}
 	t.row("version", r.Program.Version)
 	t.row("replica", replica)
 	t.row("leader", cmp.Or(r.Leader.Identity, "not known"))

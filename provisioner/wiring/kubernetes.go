@@ -79,17 +79,17 @@ func KubeClient(config *rest.Config) (*kubernetes.Clientset, error) {
 }
 
 // KubectlConfig returns the configuration that kubectl would use: that of the given
-// file and context, or else of $KUBECONFIG, of ~/.kube/config, or of the pod, in this
-// order. Commands use it. The daemon reads no file from a home directory.
-func KubectlConfig(kubeconfig, context string) clientcmd.ClientConfig {
+// file, or else of $KUBECONFIG, of ~/.kube/config, or of the pod, in this order, with what
+// the flags override. Commands use it. The daemon reads no file from a home directory.
+func KubectlConfig(kubeconfig string, overrides *clientcmd.ConfigOverrides) clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: context})
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 
 // ConnectAsKubectl returns the connection configuration of a KubectlConfig.
-func ConnectAsKubectl(kubeconfig, context string) (*rest.Config, error) {
-	config, err := KubectlConfig(kubeconfig, context).ClientConfig()
+func ConnectAsKubectl(kubeconfig string, overrides *clientcmd.ConfigOverrides) (*rest.Config, error) {
+	config, err := KubectlConfig(kubeconfig, overrides).ClientConfig()
 	if kubeconfig == "" && clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is not a pod; give --kubeconfig")
 	}

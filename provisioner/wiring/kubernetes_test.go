@@ -50,7 +50,7 @@ func TestCommandsConnectAsKubectl(t *testing.T) {
 			if test.home != "" {
 				clientcmd.RecommendedHomeFile = test.home
 			}
-			config, err := ConnectAsKubectl(test.flag, test.context)
+			config, err := ConnectAsKubectl(test.flag, &clientcmd.ConfigOverrides{CurrentContext: test.context})
 			switch {
 			case err != nil && err.Error() != test.wantErr || err == nil && test.wantErr != "":
 				t.Errorf("error %v, want %q", err, test.wantErr)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"image"
 	"image/color/palette"
 	"image/draw"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -57,7 +59,16 @@ func serve(t *testing.T) *httptest.Server {
 				Tenant:   "team-a", Reason: "NoMatchingClass", Message: "no rule has " + query.Get("storageClass"),
 			}
 		}
-		if err := statusPage.Write(w, report, answer); err != nil {
+		shown := report
+		if r.URL.Query().Has("picture") {
+			// What tests inject would puzzle the reader of a document.
+			shown.Program.Version = "v1.0.0"
+			claims := *report.Claims
+			claims.Pending = slices.Clone(claims.Pending)
+			claims.Pending[1].Message = "backend gold: create volume: Cinder answered internal server error (HTTP 500)"
+			shown.Claims = &claims
+		}
+		if err := statusPage.Write(w, statusreport.View{Report: &shown, Answer: answer, Find: r.URL.Query().Get("find")}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -142,7 +153,7 @@ func TestThePageInABrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(title, "standalone-cinder: standalone-cinder-6c9f7-x2x7k") {
+	if !strings.HasPrefix(title, "✗ standalone-cinder: standalone-cinder-6c9f7-x2x7k") {
 		t.Errorf("the title is %q", title)
 	}
 	// The policy allows exactly the page's own style, by its digest.
@@ -152,6 +163,9 @@ func TestThePageInABrowser(t *testing.T) {
 	if len(meters) == 0 || meters[0]["value"] != "20" || meters[0]["max"] != "20" {
 		t.Errorf("the meters are %v", meters)
 	}
+	if before, _, _ := strings.Cut(text, "Pending claims"); !strings.Contains(before, "backend silver does not answer for 12 min, which concerns tenants team-a, team-b") {
+		t.Errorf("the page begins with %q instead of the verdict", before)
+	}
 	for _, wanted := range []string{"circuit open", "tenant team-a would use 21 of 20 volumes", `<b>"type" & zone</b>`, "and 1 more"} {
 		if !strings.Contains(text, wanted) {
 			t.Errorf("the page lacks %q", wanted)
@@ -159,7 +173,7 @@ func TestThePageInABrowser(t *testing.T) {
 	}
 	if *updateScreenshot {
 		var picture []byte
-		if err := chromedp.Run(tab, chromedp.FullScreenshot(&picture, 100)); err != nil {
+		if err := chromedp.Run(tab, chromedp.Navigate(server.URL+"/?picture"), chromedp.FullScreenshot(&picture, 100), chromedp.Navigate(server.URL+"/")); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join("..", "..", "docs", "status-page.png"), withFewColors(t, picture), 0o644); err != nil {
@@ -172,7 +186,7 @@ func TestThePageInABrowser(t *testing.T) {
 	err = chromedp.Run(tab,
 		chromedp.SendKeys(`input[name=namespace]`, "team-a"),
 		chromedp.SendKeys(`input[name=storageClass]`, markup),
-		chromedp.Click(`form button`),
+		chromedp.Click(`#question button`),
 		chromedp.WaitVisible("#answer"),
 		chromedp.Location(&address),
 		chromedp.Text("#answer", &answer),
@@ -205,6 +219,55 @@ func TestThePageInABrowser(t *testing.T) {
 		}
 	}
 }
+
+// TestThePageFitsItsWindow: on a telephone and on a screen, in the light and in the dark,
+// nothing has to be moved sideways, and what is urgent differs from its background.
+func TestThePageFitsItsWindow(t *testing.T) {
+	server := serve(t)
+	tab := chromium(t)
+	for _, width := range []int64{400, 1280} {
+		for _, scheme := range []string{"light", "dark"} {
+			var overflow, contrast float64
+			err := chromedp.Run(tab,
+				chromedp.EmulateViewport(width, 900),
+				emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
+				chromedp.Navigate(server.URL+"/"),
+				chromedp.Evaluate(`document.documentElement.scrollWidth - window.innerWidth`, &overflow),
+				chromedp.Evaluate(contrastOfUrgent, &contrast),
+			)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if overflow > 0 || contrast < 4.5 {
+				t.Errorf("%d pixels, %s: %v pixels too wide, contrast %.1f", width, scheme, overflow, contrast)
+			}
+			if *updateScreenshot {
+				var picture []byte
+				if err := chromedp.Run(tab, chromedp.FullScreenshot(&picture, 100)); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(os.TempDir(), fmt.Sprintf("status-page-%d-%s.png", width, scheme)), picture, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// contrastOfUrgent computes the smallest contrast of the urgent words with the page (WCAG
+// 2, relative luminance).
+const contrastOfUrgent = `(() => {
+	const luminance = color => {
+		const c = color.match(/[\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+		return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2];
+	};
+	const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+	const page = luminance(dark ? "rgb(18, 18, 18)" : "rgb(255, 255, 255)");
+	return Math.min(...[...document.querySelectorAll(".bad, .warn")].map(e => {
+		const text = luminance(getComputedStyle(e).color);
+		return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+	}));
+})()`
 
 // withFewColors makes a picture small enough for a repository.
 func withFewColors(t *testing.T, picture []byte) []byte {

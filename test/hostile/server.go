@@ -2,10 +2,14 @@
 // wraps a handler, such as a simulator or a proxy to a real server, and replaces
 // the answers that a test picks by named attacks.
 //
-// An attack never claims success for a request that had no effect, and never
-// denies an effect in the form of Cinder's own rejections: a client could only
-// find out by reading everything again. docs/chaos.md lists the lies that are
-// left out, and why.
+// Lies that no client can recognize without reading everything again are left out: a
+// documented success without its effect, such as a 202 to os-reserve that reserves
+// nothing; a rejection in Cinder's own form after the effect; a 404 itemNotFound for a
+// volume that exists; a well-formed listing that lacks volumes; a well-formed document
+// with a wrong state; another ID in a perfect answer to the creation of an attachment (in
+// mode csi, detaching deletes only attachments that Cinder shows as the volume's); the
+// connection of another volume (a second PersistentVolume with the same volumeHandle is
+// refused); a token of another project; a catalog that points to another Cinder.
 package hostile
 
 import (

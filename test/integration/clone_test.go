@@ -49,6 +49,8 @@ func TestClaimsAreCloned(t *testing.T) {
 	if _, larger := w.boundVolume("a", "larger"); larger.SourceID != source.ID || larger.SizeGiB != 3 {
 		t.Errorf("the larger clone is %+v", larger)
 	}
+	_, err = suite.WaitEvent(w.ctx, "clone-a", "larger", "ConnectionWarning", "the filesystem has the 1 GiB of the source")
+	w.must(err)
 	_, historic := w.bound("b", "data", "lab")
 	w.file("b", "annotated", "smart", func(claim *corev1.PersistentVolumeClaim) {
 		claim.Annotations = map[string]string{"k8s.io/CloneRequest": "data"}

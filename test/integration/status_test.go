@@ -123,11 +123,13 @@ func (w *statusWorld) operator() string {
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "standalone-cinder-status"},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	_, err = suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-operator"}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "standalone-cinder-claims"},
-	}, metav1.CreateOptions{})
-	w.must(err)
+	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-volumes"} {
+		_, err := suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + role}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		}, metav1.CreateOptions{})
+		w.must(err)
+	}
 	kubeconfig, err := suite.ControlPlane().ServiceAccountKubeconfig(w.ctx, namespace, "operator")
 	w.must(err)
 	return kubeconfig
@@ -219,6 +221,15 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	w.contains("why", text, "NoMatchingTenant: namespace stat-stranger belongs to no tenant")
 	text = w.ask(w.plugin, leader, 0, "why", "one", "-n", "stat-b")
 	w.contains("why of a bound claim", text, "bound to PersistentVolume pvc-")
+	w.contains("why of a bound claim", text, "no pod uses it")
+	claim, err := suite.Client.CoreV1().PersistentVolumeClaims("stat-b").Get(w.ctx, "one", metav1.GetOptions{})
+	w.must(err)
+	text = w.ask(w.plugin, leader, 0, "why", "pv/"+claim.Spec.VolumeName)
+	w.contains("why of a volume", text, "PersistentVolume "+claim.Spec.VolumeName+": Bound", "of tenant tenant-b", "claim stat-b/one has it")
+	text = w.ask(w.plugin, leader, 2, "why", "vs/none", "-n", "stat-b")
+	w.contains("why of no snapshot", text, "snapshot stat-b/none: ")
+	text = w.ask(w.plugin, leader, 2, "why", "node/none")
+	w.contains("why of no node", text, `nodes "none" not found`)
 	text = w.ask(w.plugin, leader, 0, "why", "late", "-n", "stat-a")
 	w.contains("why of a claim that waits for its pod", text, "WaitForFirstConsumer")
 	text = w.ask(w.plugin, leader, 2, "why", "none", "-n", "stat-b")

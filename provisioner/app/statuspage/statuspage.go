@@ -4,13 +4,13 @@ package statuspage
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -19,8 +19,8 @@ type reportForm struct {
 	contentType string
 	// contentSecurityPolicy restricts what a browser does with it.
 	contentSecurityPolicy string
-	// selects means that a request may select a part of the report.
-	selects bool
+	// selects reads which part of the report a request selects.
+	selects func(url.Values) (Request, error)
 	write   func(body *bytes.Buffer, request *http.Request, report statusreport.Report) error
 }
 
@@ -29,10 +29,19 @@ type reportForm struct {
 // leader must not run out of memory.
 const MaxReports = 4
 
+// Request selects a part of a report; the zero value selects all.
+type Request struct {
+	Namespace, Claim, Tenant string
+	// Find is the name of a tenant or, if there is none, of a namespace.
+	Find string
+	// Limit is the largest number of pending objects to list.
+	Limit int
+}
+
 // Options are what the pages show.
 type Options struct {
 	// Report describes the replica.
-	Report func(provisioner.Selected) statusreport.Report
+	Report func(Request) statusreport.Report
 	// Answer answers the question that the page's form asks; nil if it asks none.
 	Answer func(url.Values) *statusreport.Answer
 	Logger *slog.Logger
@@ -43,17 +52,18 @@ func Handle(mux *http.ServeMux, o Options) {
 	slots := make(chan struct{}, MaxReports)
 	const nothing = "default-src 'none'; frame-ancestors 'none'"
 	page := statusreport.NewPage()
-	mux.Handle("GET /status.json", o.serveReport(slots, reportForm{"application/json", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.json", o.serveReport(slots, reportForm{"application/json", nothing, selectedBy, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		encoder := json.NewEncoder(body)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(r)
 	}}))
-	mux.Handle("GET /status.txt", o.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, true, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /status.txt", o.serveReport(slots, reportForm{"text/plain; charset=utf-8", nothing, selectedBy, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		return r.WriteTable(body)
 	}}))
-	// The query parameters of the page are those of its form.
-	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, false, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
-		return page.Write(body, r, o.Answer(request.URL.Query()))
+	// The other query parameters of the page are those of its forms.
+	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, foundBy, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
+		query := request.URL.Query()
+		return page.Write(body, statusreport.View{Report: &r, Answer: o.Answer(query), Find: query.Get("find"), Refresh: query.Has("refresh")})
 	}}))
 }
 
@@ -73,13 +83,10 @@ func (o Options) serveReport(slots chan struct{}, form reportForm) http.Handler 
 			http.Error(w, "too many status reports are being sent; try again in a few seconds", http.StatusServiceUnavailable)
 			return
 		}
-		selected := provisioner.Selected{Limit: statusreport.DefaultLimit}
-		if form.selects {
-			var err error
-			if selected, err = selectedBy(request.URL.Query()); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
+		selected, err := form.selects(request.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
 		}
 		var body bytes.Buffer
 		if err := form.write(&body, request, o.Report(selected)); err != nil {
@@ -92,11 +99,19 @@ func (o Options) serveReport(slots chan struct{}, form reportForm) http.Handler 
 	})
 }
 
-// selectedBy reads what a request selects.
-func selectedBy(query url.Values) (provisioner.Selected, error) {
-	s := provisioner.Selected{Namespace: query.Get("namespace"), Claim: query.Get("claim"), Limit: statusreport.DefaultLimit}
-	if s.Claim != "" && s.Namespace == "" {
+// foundBy reads what a request for the page selects.
+func foundBy(query url.Values) (Request, error) {
+	return Request{Find: query.Get("find"), Limit: statusreport.DefaultLimit}, nil
+}
+
+// selectedBy reads what a request for data selects.
+func selectedBy(query url.Values) (Request, error) {
+	s := Request{Namespace: query.Get("namespace"), Claim: query.Get("claim"), Tenant: query.Get("tenant"), Limit: statusreport.DefaultLimit}
+	switch {
+	case s.Claim != "" && s.Namespace == "":
 		return s, fmt.Errorf("claim=%s needs namespace=NAME", s.Claim)
+	case s.Tenant != "" && s.Namespace != "":
+		return s, errors.New("give tenant=NAME or namespace=NAME, not both")
 	}
 	if text := query.Get("limit"); text != "" {
 		limit, err := strconv.Atoi(text)

@@ -7,19 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
-)
-
-const (
-	outputTable = "table"
-	outputText  = "text"
-	outputJSON  = "json"
 )
 
 // DefaultNamespace is where deploy/ installs the program.
@@ -47,38 +40,10 @@ func newCommand(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// outputFlag adds --output; human is the name of the form for people.
-func outputFlag(c *cobra.Command, output *string, human string) {
-	c.Flags().StringVarP(output, "output", "o", human, "`format` of the output: "+human+" or json")
-	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{human, outputJSON}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("status commands: " + err.Error())
-	}
-}
-
-// printed writes an answer in the requested form.
-func printed(c *cobra.Command, output, human string, answer any, text func(io.Writer) error) error {
-	var err error
-	switch output {
-	case human:
-		err = text(c.OutOrStdout())
-	case outputJSON:
-		encoder := json.NewEncoder(c.OutOrStdout())
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(answer)
-	default:
-		return usageError("--output must be %s or json, not %q", human, output)
-	}
-	if err != nil {
-		return usageError("write the answer: %w", err)
-	}
-	return nil
-}
-
 // NewStatusCommand returns the status command.
 func NewStatusCommand() *cobra.Command {
 	options := connection{}
-	output := ""
+	output := output{}
 	c := newCommand(&cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the running program: leader, policy, backends, quotas, claims",
@@ -105,23 +70,20 @@ backend that does not answer); 2 wrong usage, or there is no report.`,
 		Args: cobra.NoArgs,
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if output != outputTable && output != outputJSON {
-			return usageError("--output must be table or json, not %q", output)
-		}
-		report, err := options.report(c.Context(), selection{})
-		if err != nil {
-			return err
-		}
-		if err := printed(c, output, outputTable, report, report.WriteTable); err != nil {
-			return err
-		}
-		if troubles := report.Troubles(); len(troubles) > 0 {
-			return failed("%s", strings.Join(troubles, "; "))
-		}
-		return nil
+		return output.print(c, func() (reply, error) {
+			report, err := options.report(c.Context(), selection{})
+			if err != nil {
+				return reply{}, err
+			}
+			answer := reply{value: report, text: report.WriteTable}
+			if troubles := report.Troubles(); len(troubles) > 0 {
+				answer.verdict = failed("%s", strings.Join(troubles, "; "))
+			}
+			return answer, nil
+		})
 	}
 	options.addFlags(c, "namespace", "n")
-	outputFlag(c, &output, outputTable)
+	output.addFlags(c, outputTable)
 	return c
 }
 

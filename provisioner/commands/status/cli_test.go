@@ -2,7 +2,10 @@ package status
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -98,7 +103,7 @@ func TestClaimForAPopulatorIsExplainedByItself(t *testing.T) {
 			InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "team-a", Name: "data", UID: "uid-1"},
 		},
 	)
-	a, err := (&connection{}).whyIn(t.Context(), client, "team-a", "data")
+	a, err := ask(t, &inquiry{connection: &connection{}, client: client}, "pvc/data")
 	const want = "it waits for a volume populator of example.org/Image, which has its volume made for a claim of its own"
 	if err != nil || !a.Explained || len(a.Because) != 1 || a.Because[0] != want || len(a.Events) != 1 {
 		t.Errorf("%v: %+v", err, a)
@@ -153,7 +158,7 @@ func TestNothingReachesTheTerminalUnescaped(t *testing.T) {
 		})
 	}
 	var text bytes.Buffer
-	answer := whyAnswer{Namespace: "a", Name: "b", Events: []claimEvent{{Reason: escape, Message: escape}}}
+	answer := whyAnswer{Namespace: "a", Name: "b", Events: []whyEvent{{Reason: escape, Message: escape}}}
 	if err := answer.write(&text); err != nil || strings.ContainsAny(text.String(), "\x1b\x07\u009b") {
 		t.Errorf("%q, %v", text.String(), err)
 	}
@@ -257,5 +262,75 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		if code != c.code || !strings.Contains(output, c.want) || strings.Contains(output, "hidden") {
 			t.Errorf("%s: exit code %d, want %d with %q:\n%s", name, code, c.code, c.want, output)
 		}
+	}
+}
+
+// TestOutputsForPrograms: each form has what JSON has, and a template selects from it.
+func TestOutputsForPrograms(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{" + leading + `,"backends":[{"name":"gold\u001b[31m","state":"answers"},{"name":"silver","state":"unused"}]}`))
+	}))
+	defer server.Close()
+	for form, c := range map[string]struct {
+		code int
+		want string
+	}{
+		"json":                         {0, `"name": "silver"`},
+		"yaml":                         {0, "  name: silver\n"},
+		`jsonpath={.backends[*].name}`: {0, "gold [31m silver\n"},
+		`jsonpath={.leader.identity}`:  {0, "p_1\n"},
+		`jsonpath={.nothing}`:          {0, "\n"},
+		`jsonpath={.backends[`:         {2, "--output jsonpath={.backends[: "},
+		`jsonpath={.backends[9].name}`: {2, "array index out of bounds"},
+		"xml":                          {2, `--output must be table, json, yaml or jsonpath=TEMPLATE, not "xml"`},
+	} {
+		code, output := runCommand(NewStatusCommand(), "--url", server.URL, "-o", form)
+		if code != c.code || !strings.Contains(output, c.want) || strings.Contains(output, "\x1b") {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", form, code, c.code, c.want, output)
+		}
+	}
+}
+
+// TestWatchPrintsWhatChanges: an answer that is the same is not repeated, and a leader that
+// cannot be asked for a while does not end the command.
+func TestWatchPrintsWhatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 11*time.Second)
+		defer cancel()
+		c := &cobra.Command{}
+		c.SetContext(ctx)
+		var out bytes.Buffer
+		c.SetOut(&out)
+		answers := []string{"pending", "pending", "", "pending", "bound", "bound"}
+		o := output{human: "text", form: "text", watch: true}
+		err := o.print(c, func() (reply, error) {
+			now := answers[0]
+			answers = answers[1:]
+			if now == "" {
+				return reply{}, errors.New("no replica leads")
+			}
+			return reply{text: func(w io.Writer) error {
+				_, err := fmt.Fprintln(w, now)
+				return err
+			}}, nil
+		})
+		if want := "pending\nno replica leads\npending\nbound\n"; err != nil || out.String() != want {
+			t.Errorf("%q, %v, want %q", out.String(), err, want)
+		}
+	})
+}
+
+// TestKubectlsOwnFlagsAreUnderstood: they reach the client as kubectl would pass them.
+func TestKubectlsOwnFlagsAreUnderstood(t *testing.T) {
+	var asked http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.Header
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer server.Close()
+	t.Setenv("KUBECONFIG", os.DevNull)
+	code, output := runCommand(NewPlugin(), "why", "data", "-n", "team-a", "--server", server.URL, "--as", "anna", "--as-group", "developers", "--request-timeout", "5s")
+	if code != 2 || asked.Get("Impersonate-User") != "anna" || asked.Get("Impersonate-Group") != "developers" || !strings.Contains(output, "claim team-a/data: ") {
+		t.Errorf("exit code %d, %v: %s", code, asked, output)
 	}
 }

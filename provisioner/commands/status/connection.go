@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -28,7 +31,9 @@ const (
 
 // connection says how the commands reach a cluster, and the program in it.
 type connection struct {
-	kubeconfig, context string
+	kubeconfig string
+	// overrides are kubectl's own flags.
+	overrides clientcmd.ConfigOverrides
 	// namespace is the program's namespace.
 	namespace       string
 	provisionerName string
@@ -44,7 +49,11 @@ type connection struct {
 func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags := c.Flags()
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
-	flags.StringVar(&o.context, "context", "", "`name` of the kubeconfig's context")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	// The program's namespace has its own flag, and an API server takes no password.
+	names.ContextOverrideFlags.Namespace.LongName = ""
+	names.AuthOverrideFlags.Username.LongName, names.AuthOverrideFlags.Password.LongName = "", ""
+	clientcmd.BindOverrideFlags(&o.overrides, flags, names)
 	flags.StringVarP(&o.namespace, namespaceFlag, short, DefaultNamespace, "`namespace` where the program runs")
 	flags.StringVar(&o.provisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 	flags.StringVar(&o.pod, "pod", "", "`name` of the replica's pod to ask; default is the leader's")
@@ -53,13 +62,21 @@ func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags.StringVar(&o.httpConfigFile, "http-config-file", "", "`file` with the TLS and the login for --url, in the format of Prometheus' HTTP clients, if --web-config-file protects the replica")
 }
 
-func (o *connection) client() (kubernetes.Interface, error) {
-	clientConfig, err := wiring.ConnectAsKubectl(o.kubeconfig, o.context)
+func (o *connection) config() (*rest.Config, error) {
+	clientConfig, err := wiring.ConnectAsKubectl(o.kubeconfig, &o.overrides)
 	if err != nil {
 		return nil, err
 	}
-	clientConfig.Timeout = askTimeout
+	clientConfig.Timeout = cmp.Or(clientConfig.Timeout, askTimeout)
 	clientConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedAnswers{next} })
+	return clientConfig, nil
+}
+
+func (o *connection) client() (kubernetes.Interface, error) {
+	clientConfig, err := o.config()
+	if err != nil {
+		return nil, err
+	}
 	client, err := kubernetes.NewForConfig(clientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes client: %w", err)

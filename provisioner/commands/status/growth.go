@@ -1,11 +1,6 @@
 package status
 
-import (
-	"context"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-)
+import corev1 "k8s.io/api/core/v1"
 
 // isGrowing reports whether a bound claim asks for more than its pods may use.
 func isGrowing(claim *corev1.PersistentVolumeClaim) bool {
@@ -15,7 +10,7 @@ func isGrowing(claim *corev1.PersistentVolumeClaim) bool {
 
 // explainGrowth says why the volume of a bound claim is smaller than the claim asks
 // for. Until the policy admits the growth, only events show anything.
-func explainGrowth(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
+func (a *whyAnswer) explainGrowth(claim *corev1.PersistentVolumeClaim) {
 	wanted, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	a.note("it is bound to PersistentVolume %s, and asks to grow from %s to %s", claim.Spec.VolumeName, has.String(), wanted.String())
 	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
@@ -28,7 +23,6 @@ func explainGrowth(ctx context.Context, client kubernetes.Interface, claim *core
 	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
 		a.because("Cinder has extended the volume, and the node could not grow what is on it: %s", messageOf(claim, corev1.PersistentVolumeClaimNodeResizeError))
 	}
-	addEvents(ctx, client, claim, a)
 }
 
 // messageOf returns the message of one of the claim's conditions.

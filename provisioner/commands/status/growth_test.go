@@ -54,7 +54,7 @@ func TestGrowthIsExplainedByTheClaim(t *testing.T) {
 				claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: c.state}
 				claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{c.condition}
 			}
-			client := fake.NewClientset()
+			client := fake.NewClientset(claim)
 			if c.warning != "" {
 				err := client.Tracker().Add(&corev1.Event{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data.1"}, Type: corev1.EventTypeWarning, Reason: "QuotaExceeded", Message: c.warning,
@@ -68,8 +68,10 @@ func TestGrowthIsExplainedByTheClaim(t *testing.T) {
 			if !isGrowing(claim) {
 				t.Fatal("the claim does not count as growing")
 			}
-			a := &whyAnswer{}
-			explainGrowth(t.Context(), client, claim, a)
+			a, err := ask(t, &inquiry{connection: &connection{}, client: client}, "data")
+			if err != nil {
+				t.Fatal(err)
+			}
 			if a.Explained != c.explained || !slices.Equal(a.Because, c.want) {
 				t.Errorf("explained: %t, want %t, because\n%q, want\n%q", a.Explained, c.explained, a.Because, c.want)
 			}

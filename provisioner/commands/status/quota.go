@@ -20,7 +20,7 @@ type quotaAnswer struct {
 
 func newQuotaCommand() *cobra.Command {
 	options := connection{}
-	output := ""
+	output := output{}
 	c := newCommand(&cobra.Command{
 		Use:   "quota NAMESPACE",
 		Short: "Show the quotas of a namespace's tenant, and what is used of them",
@@ -38,28 +38,32 @@ usage, or the program cannot be asked.`,
 		},
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if output != outputTable && output != outputJSON {
-			return usageError("--output must be table or json, not %q", output)
-		}
-		report, err := options.report(c.Context(), selection{namespace: args[0]})
-		if err != nil {
-			return err
-		}
-		answer := quotaAnswer{Namespace: args[0], Message: report.LeaderOnly}
-		if len(report.Tenants) > 0 {
-			answer.Tenant = &report.Tenants[0]
-		} else if report.Selection != nil {
-			answer.Message = report.Selection.Message
-		}
-		err = printed(c, output, outputTable, answer, func(w io.Writer) error { return answer.write(w) })
-		if err == nil && answer.Tenant == nil {
-			return failed("namespace %s has no tenant", args[0])
-		}
-		return err
+		return output.print(c, func() (reply, error) {
+			report, err := options.report(c.Context(), selection{namespace: args[0]})
+			if err != nil {
+				return reply{}, err
+			}
+			quota := quotaOf(report, args[0])
+			answer := reply{value: quota, text: quota.write}
+			if quota.Tenant == nil {
+				answer.verdict = failed("namespace %s has no tenant", args[0])
+			}
+			return answer, nil
+		})
 	}
 	options.addFlags(c, "provisioner-namespace", "")
-	outputFlag(c, &output, outputTable)
+	output.addFlags(c, outputTable)
 	return c
+}
+
+func quotaOf(report *statusreport.Report, namespace string) quotaAnswer {
+	answer := quotaAnswer{Namespace: namespace, Message: report.LeaderOnly}
+	if len(report.Tenants) > 0 {
+		answer.Tenant = &report.Tenants[0]
+	} else if report.Selection != nil {
+		answer.Message = report.Selection.Message
+	}
+	return answer
 }
 
 func (a quotaAnswer) write(w io.Writer) error {

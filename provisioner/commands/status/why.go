@@ -9,16 +9,14 @@ import (
 	"strings"
 	"time"
 
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -26,212 +24,209 @@ import (
 // maxEvents is how many events why shows.
 const maxEvents = 5
 
+// maxListed bounds how many related objects why names.
+const maxListed = 5
+
 // whyAnswer is the output of why.
 type whyAnswer struct {
-	Namespace string `json:"namespace"`
+	// Kind is what people call the object: claim, PersistentVolume, pod, snapshot,
+	// attachment or node.
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Phase     string `json:"phase"`
-	// Explained is false if nothing says why the claim waits, or has not grown.
+	// Explained is false if nothing says what the object waits for.
 	Explained bool `json:"explained"`
-	// Because says why the claim waits, in full sentences.
+	// Because says what the object waits for, in full sentences.
 	Because []string `json:"because"`
-	// Pending is what the program reports about the claim.
+	// Pending is what the program reports about the claim or the deletion.
 	Pending *statusreport.Pending `json:"pending,omitempty"`
-	// Events are the last warnings about the claim, newest first.
-	Events []claimEvent `json:"events"`
+	// Events are the last warnings about the object, newest first.
+	Events []whyEvent `json:"events"`
 }
 
-type claimEvent struct {
+type whyEvent struct {
 	Time    time.Time `json:"time,omitzero"`
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 }
 
+// inquiry looks for what one object waits for.
+type inquiry struct {
+	*connection
+	client    kubernetes.Interface
+	snapshots snapshotclient.Interface
+	whyAnswer
+}
+
+// subject is a kind of object that why can be asked about.
+type subject struct {
+	kind       string
+	namespaced bool
+	explain    func(q *inquiry, ctx context.Context) error
+}
+
+// subjectOf returns the subject of a kind, in any form that kubectl takes.
+func subjectOf(kind string) (subject, bool) {
+	switch strings.ToLower(kind) {
+	case "pvc", "pvcs", "persistentvolumeclaim", "persistentvolumeclaims":
+		return subject{"claim", true, (*inquiry).explainClaim}, true
+	case "pv", "pvs", "persistentvolume", "persistentvolumes":
+		return subject{"PersistentVolume", false, (*inquiry).explainVolume}, true
+	case "po", "pod", "pods":
+		return subject{"pod", true, (*inquiry).explainPod}, true
+	case "vs", "volumesnapshot", "volumesnapshots":
+		return subject{"snapshot", true, (*inquiry).explainSnapshot}, true
+	case "volumeattachment", "volumeattachments":
+		return subject{"attachment", false, (*inquiry).explainAttachment}, true
+	case "no", "node", "nodes":
+		return subject{"node", false, (*inquiry).explainNode}, true
+	}
+	return subject{}, false
+}
+
+// parseSubject reads NAME, KIND/NAME, or KIND NAME.
+func parseSubject(args []string) (asked subject, name string, err error) {
+	written := strings.Join(args, "/")
+	kind, name, found := strings.Cut(written, "/")
+	if !found {
+		kind, name = "pvc", written
+	}
+	asked, known := subjectOf(kind)
+	if !known || name == "" || strings.Contains(name, "/") {
+		return asked, "", usageError("%q names no object that can be asked about; write the NAME of a claim, or pvc, pod, pv, volumesnapshot, volumeattachment or node, a slash, and the NAME", written)
+	}
+	return asked, name, nil
+}
+
 func newWhyCommand() *cobra.Command {
 	options := connection{}
-	output, namespace := "", ""
+	output := output{}
 	c := newCommand(&cobra.Command{
-		Use:   "why PVC",
-		Short: "Say why a claim is pending, or has not grown",
-		Long: `Say why a PersistentVolumeClaim is pending: what the program says about it, what
-the claim itself shows, and its last warnings. For a bound claim that asks for more
-than it has, say how far the growth is and what is in its way.
+		Use:   "why [KIND/]NAME",
+		Short: "Say what a claim, pod, PersistentVolume, snapshot, attachment or node waits for",
+		Long: `Say what an object waits for, since when, and who can help. KIND is pvc (the
+default), pod, pv, volumesnapshot, volumeattachment or node.
 
-Besides the rights of status, the command needs the rights to get the claim and
-its StorageClass and to list the events of its namespace. Without the right to ask
-the program, it relies on the claim and its events.
+For a PersistentVolumeClaim, the command shows what the program says about it, what
+the claim itself shows, and its last warnings; for a bound one, how far its growth is
+and which pods use it. For a pod, it follows each claim to the pod's node. For a
+PersistentVolume, it says who uses it, or what delays its deletion.
 
-Exit codes: 0 the claim has what it asks for, or the reason is given; 1 nothing says
-why the claim is pending or has not grown; 2 wrong usage, or the claim cannot be read.`,
-		Example: "  kubectl cinder why data -n team-a",
+Besides the rights of status, the command needs the rights to get the object and those
+that belong to it, and to list the events of its namespace. It says what it may not
+read, and relies on the rest.
+
+Exit codes: 0 the object waits for nothing, or the reason is given; 1 nothing says
+what it waits for; 2 wrong usage, or the object cannot be read.`,
+		Example: "  kubectl cinder why data -n team-a\n  kubectl cinder why pod/web-0 -n team-a\n  kubectl cinder why node/worker-1",
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError("%s needs the name of one PersistentVolumeClaim (see %s --help)", c.CommandPath(), c.CommandPath())
+			if len(args) != 1 && len(args) != 2 {
+				return usageError("%s needs the name of one object, such as data or pod/web-0 (see %s --help)", c.CommandPath(), c.CommandPath())
 			}
-			return nil
+			_, _, err := parseSubject(args)
+			return err
 		},
 	})
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if output != outputText && output != outputJSON {
-			return usageError("--output must be text or json, not %q", output)
-		}
-		answer, err := options.why(c.Context(), namespace, strings.TrimPrefix(strings.TrimPrefix(args[0], "pvc/"), "persistentvolumeclaim/"))
+		asked, name, err := parseSubject(args)
 		if err != nil {
-			return usageError("%w", err)
-		}
-		if err := printed(c, output, outputText, answer, answer.write); err != nil {
 			return err
 		}
-		switch {
-		case answer.Explained:
-		case answer.Phase == string(corev1.ClaimBound):
-			return failed("nothing says yet why claim %s/%s has not grown", answer.Namespace, answer.Name)
-		default:
-			return failed("nothing says why claim %s/%s is pending", answer.Namespace, answer.Name)
-		}
-		return nil
+		return output.print(c, func() (reply, error) {
+			found, err := options.why(c.Context(), asked, name)
+			if err != nil {
+				return reply{}, usageError("%w", err)
+			}
+			answer := reply{value: found, text: found.write}
+			if !found.Explained {
+				answer.verdict = failed("nothing says what %s waits for", found.title())
+			}
+			return answer, nil
+		})
 	}
-	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the claim; default is that of the kubeconfig's context")
+	c.Flags().StringVarP(&options.overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the object; default is that of the kubeconfig's context")
 	options.addFlags(c, "provisioner-namespace", "")
-	outputFlag(c, &output, outputText)
+	output.addFlags(c, outputText)
 	return c
 }
 
-func (o *connection) why(ctx context.Context, namespace, name string) (*whyAnswer, error) {
-	client, err := o.client()
+func (o *connection) why(ctx context.Context, asked subject, name string) (*whyAnswer, error) {
+	config, err := o.config()
 	if err != nil {
 		return nil, err
 	}
-	if namespace == "" {
-		if namespace, _, err = wiring.KubectlConfig(o.kubeconfig, o.context).Namespace(); err != nil {
-			return nil, err
-		}
+	q := &inquiry{connection: o}
+	if q.client, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
 	}
-	return o.whyIn(ctx, client, namespace, name)
+	if q.snapshots, err = snapshotclient.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("kubernetes client: %w", err)
+	}
+	namespace, _, err := wiring.KubectlConfig(o.kubeconfig, &o.overrides).Namespace()
+	if err != nil {
+		return nil, err
+	}
+	return q.about(ctx, asked, namespace, name)
 }
 
-// whyIn says why a claim of the cluster is pending.
-func (o *connection) whyIn(ctx context.Context, client kubernetes.Interface, namespace, name string) (*whyAnswer, error) {
-	claim, err := client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("claim %s/%s: %w", namespace, name, err)
+// about answers the inquiry.
+func (q *inquiry) about(ctx context.Context, asked subject, namespace, name string) (*whyAnswer, error) {
+	q.whyAnswer = whyAnswer{Kind: asked.kind, Name: name, Because: []string{}, Events: []whyEvent{}}
+	if asked.namespaced {
+		q.Namespace = namespace
 	}
-	a := &whyAnswer{Namespace: namespace, Name: name, Phase: string(claim.Status.Phase), Because: []string{}, Events: []claimEvent{}}
-	switch {
-	case isGrowing(claim):
-		explainGrowth(ctx, client, claim, a)
-		return a, nil
-	case claim.Status.Phase == corev1.ClaimBound:
-		a.because("it is not pending: it is bound to PersistentVolume %s", claim.Spec.VolumeName)
-		// The policy may not grant it the volume.
-		addEvents(ctx, client, claim, a)
-		return a, nil
-	case claim.DeletionTimestamp != nil:
-		a.because("it is being deleted")
-		return a, nil
-	case claim.Spec.VolumeName != "":
-		a.because("it names PersistentVolume %s (spec.volumeName), so nothing is provisioned for it: it waits until that can be bound", claim.Spec.VolumeName)
+	if err := asked.explain(q, ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", q.title(), err)
 	}
-	if populator := admission.PopulatorOf(claim); populator != "" && !a.Explained {
-		// What the populator does is in its events.
-		a.because("it waits for a volume populator of %s, which has its volume made for a claim of its own", populator)
-		addEvents(ctx, client, claim, a)
-		return a, nil
+	return &q.whyAnswer, nil
+}
+
+func (a *whyAnswer) title() string {
+	if a.Namespace == "" {
+		return a.Kind + " " + a.Name
 	}
-	o.askProgram(ctx, a)
-	if a.Pending == nil && !a.Explained {
-		o.askClass(ctx, client, claim, a)
-	}
-	addEvents(ctx, client, claim, a)
-	return a, nil
+	return a.Kind + " " + a.Namespace + "/" + a.Name
 }
 
 func (a *whyAnswer) because(format string, args ...any) {
 	a.Explained = true
-	a.Because = append(a.Because, fmt.Sprintf(format, args...))
+	a.note(format, args...)
 }
 
-// note adds text that does not explain the claim by itself.
+// note adds text that does not explain the object by itself.
 func (a *whyAnswer) note(format string, args ...any) {
 	a.Because = append(a.Because, fmt.Sprintf(format, args...))
 }
 
-// askProgram adds what the program reports. If it cannot be asked, or the replica does
-// not lead, it adds a note.
-func (o *connection) askProgram(ctx context.Context, a *whyAnswer) {
-	report, err := o.report(ctx, selection{a.Namespace, a.Name})
+// addEvents adds the last warnings about an object. They explain it only if nothing else
+// does.
+func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, uid types.UID) {
+	selector := fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}
+	if uid != "" {
+		selector["involvedObject.uid"] = string(uid)
+	}
+	list, err := q.client.CoreV1().Events(cmp.Or(namespace, metav1.NamespaceDefault)).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
 	if err != nil {
-		a.note("could not ask the program: %s", err)
-		return
-	}
-	if report.LeaderOnly != "" {
-		a.note("%s", report.LeaderOnly)
-	}
-	if report.Claims == nil {
-		return
-	}
-	for i := range report.Claims.Pending {
-		pending := &report.Claims.Pending[i]
-		a.Pending = pending
-		switch pending.State {
-		case "waiting":
-			a.because("it has been waiting for a free worker since %s: no tenant and no backend may use more workers than are free", pending.Since.Format(time.RFC3339))
-		case "failing":
-			a.because("the last attempt failed (the first one at %s), and the program tries again: %s", pending.Since.Format(time.RFC3339), pending.Why())
-		default:
-			a.because("it has been %s since %s: %s", pending.State, pending.Since.Format(time.RFC3339), pending.Why())
-		}
-	}
-	for _, step := range report.Claims.InFlight {
-		if step.Count > 0 && a.Pending == nil {
-			a.because("the program is working on it (step: %s), and has been for %s", step.Step, time.Duration(step.OldestSeconds*float64(time.Second)).Round(time.Second))
-		}
-	}
-}
-
-// askClass looks for reasons why no provisioner works on the claim yet.
-func (o *connection) askClass(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
-	if claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
-		a.because("it names no StorageClass, so no provisioner serves it: it waits for a PersistentVolume made by hand, or for a default StorageClass")
-		return
-	}
-	class, err := client.StorageV1().StorageClasses().Get(ctx, *claim.Spec.StorageClassName, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		a.because("StorageClass %s does not exist", *claim.Spec.StorageClassName)
-	case err != nil:
-		a.note("StorageClass %s cannot be read: %s", *claim.Spec.StorageClassName, err)
-	case class.Provisioner != o.provisionerName && class.Provisioner != policy.CSIDriver:
-		a.because("StorageClass %s belongs to another provisioner, %s", class.Name, class.Provisioner)
-	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && admission.SelectedNode(claim) == "":
-		a.because("StorageClass %s has volumeBindingMode: WaitForFirstConsumer, and no pod that uses the claim is scheduled yet", class.Name)
-	}
-}
-
-// addEvents adds the last warnings. They explain a claim only if nothing else does.
-func addEvents(ctx context.Context, client kubernetes.Interface, claim *corev1.PersistentVolumeClaim, a *whyAnswer) {
-	selector := fields.Set{"involvedObject.kind": "PersistentVolumeClaim", "involvedObject.name": claim.Name, "involvedObject.uid": string(claim.UID)}
-	list, err := client.CoreV1().Events(claim.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
-	if err != nil {
-		a.note("the claim's events cannot be read: %s", err)
+		q.note("the events about it cannot be read: %s", err)
 		return
 	}
 	for _, event := range list.Items {
 		if event.Type == corev1.EventTypeWarning {
 			at := cmp.Or(event.LastTimestamp.Time, event.EventTime.Time, event.CreationTimestamp.Time)
-			a.Events = append(a.Events, claimEvent{at.UTC(), event.Reason, event.Message})
+			q.Events = append(q.Events, whyEvent{at.UTC(), event.Reason, event.Message})
 		}
 	}
-	slices.SortFunc(a.Events, func(x, y claimEvent) int { return y.Time.Compare(x.Time) })
-	a.Events = a.Events[:min(len(a.Events), maxEvents)]
-	if !a.Explained && len(a.Events) > 0 {
-		a.because("its last warning says: %s: %s", a.Events[0].Reason, a.Events[0].Message)
+	slices.SortFunc(q.Events, func(x, y whyEvent) int { return y.Time.Compare(x.Time) })
+	q.Events = q.Events[:min(len(q.Events), maxEvents)]
+	if !q.Explained && len(q.Events) > 0 {
+		q.because("its last warning says: %s: %s", q.Events[0].Reason, q.Events[0].Message)
 	}
 }
 
 func (a *whyAnswer) write(w io.Writer) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "claim %s/%s: %s\n", a.Namespace, a.Name, cmp.Or(a.Phase, "Pending"))
+	fmt.Fprintf(&text, "%s: %s\n", statusreport.OneLine(a.title()), statusreport.OneLine(cmp.Or(a.Phase, "Pending")))
 	for _, sentence := range a.Because {
 		fmt.Fprintf(&text, "  %s\n", statusreport.OneLine(sentence))
 	}
@@ -239,8 +234,10 @@ func (a *whyAnswer) write(w io.Writer) error {
 		fmt.Fprintln(&text, "warnings, newest first:")
 	}
 	for _, event := range a.Events {
-		fmt.Fprintf(&text, "  %s  %s: %s\n", event.Time.Format(time.RFC3339), statusreport.OneLine(event.Reason), statusreport.OneLine(event.Message))
+		fmt.Fprintf(&text, "  %s  %s: %s\n", at(event.Time), statusreport.OneLine(event.Reason), statusreport.OneLine(event.Message))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
 }
+
+func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -23,6 +23,14 @@ func (h *SCSI) MultipathRuns(ctx context.Context) bool {
 	return err == nil && strings.HasPrefix(output, "pid")
 }
 
+// NeedMultipath returns an error if a node whose multipathd runs lacks multipath.
+func (h *SCSI) NeedMultipath() error {
+	if !h.root.Has("multipath") {
+		return errors.New("the node runs multipathd, but has no multipath; install multipath-tools")
+	}
+	return nil
+}
+
 // mapOf returns the multipath map of which a disk is a path; empty if there is none.
 func (h *SCSI) mapOf(disk string) (string, error) {
 	holders, err := h.holders(disk)

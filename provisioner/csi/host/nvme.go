@@ -84,6 +84,31 @@ const (
 
 // Names returns the node's names, and loads the required kernel modules.
 func (h *NVMe) Names(ctx context.Context) (NVMeHost, error) {
+	names, err := h.ReadNames()
+	if err != nil {
+		return NVMeHost{}, err
+	}
+	if _, err := h.root.ReadDir(fabrics); err != nil {
+		if _, err := h.run(ctx, "modprobe", "nvme-tcp"); err != nil {
+			return NVMeHost{}, fmt.Errorf("the node's kernel has no NVMe over TCP: %w", err)
+		}
+	}
+	// Otherwise each controller would have its own disk, and two such disks would
+	// bypass each other's caches.
+	if h.NativeMultipath() != "Y" {
+		return NVMeHost{}, errors.New("the node's kernel has NVMe multipath switched off; remove nvme_core.multipath=N from its command line")
+	}
+	return names, nil
+}
+
+// NativeMultipath returns Y if the kernel merges the paths of a namespace, and nothing
+// until its module is loaded.
+func (h *NVMe) NativeMultipath() string {
+	return h.attribute("/sys/module/nvme_core/parameters/multipath")
+}
+
+// ReadNames returns the node's names.
+func (h *NVMe) ReadNames() (NVMeHost, error) {
 	content, err := h.root.ReadFile(hostNQNFile)
 	if err != nil {
 		return NVMeHost{}, fmt.Errorf("the node's NVMe name cannot be read; install nvme-cli: %w", err)
@@ -98,16 +123,6 @@ func (h *NVMe) Names(ctx context.Context) (NVMeHost, error) {
 	}
 	if !uuidForm.MatchString(names.ID) {
 		return NVMeHost{}, fmt.Errorf("%s has no UUID", hostIDFile)
-	}
-	if _, err := h.root.ReadDir(fabrics); err != nil {
-		if _, err := h.run(ctx, "modprobe", "nvme-tcp"); err != nil {
-			return NVMeHost{}, fmt.Errorf("the node's kernel has no NVMe over TCP: %w", err)
-		}
-	}
-	// Otherwise each controller would have its own disk, and two such disks would
-	// bypass each other's caches.
-	if h.attribute("/sys/module/nvme_core/parameters/multipath") != "Y" {
-		return NVMeHost{}, errors.New("the node's kernel has NVMe multipath switched off; remove nvme_core.multipath=N from its command line")
 	}
 	return names, nil
 }

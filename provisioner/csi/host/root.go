@@ -161,6 +161,11 @@ func (h *Host) Need(tool, of string) error {
 	return Refuse(MissingTool, "%s is not installed on the node; install %s, or name the directory of the program in --tool-directories", tool, of)
 }
 
+// MountTools are the programs without which no volume can be mounted.
+func MountTools() []string {
+	return []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resize2fs"}
+}
+
 // BootID returns an ID that changes whenever the node starts.
 func (h *Host) BootID() (string, error) {
 	id, err := h.root.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -107,18 +107,15 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: capabilities}, nil
 }
 
-// tools are the programs without which no volume can be mounted.
-var tools = []string{"mount", "umount", "blockdev", "mkfs.ext4", "e2fsck", "resize2fs"}
-
 // NodeGetInfo returns the names by which the storage knows the node.
 func (s *Service) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	var errs []error
-	for _, tool := range tools {
+	for _, tool := range host.MountTools() {
 		errs = append(errs, s.host.Need(tool, "the package that provides it"))
 	}
 	n := wire.Node{Name: s.name, Multipath: s.host.MultipathRuns(ctx)}
-	if n.Multipath && !s.host.Has("multipath") {
-		errs = append(errs, errors.New("the node runs multipathd, but has no multipath; install multipath-tools"))
+	if n.Multipath {
+		errs = append(errs, s.host.NeedMultipath())
 	}
 	errs = append(errs, s.identify(ctx, &n)...)
 	id, err := "", errors.Join(errs...)

@@ -139,6 +139,36 @@ func ParseNodeID(id string) (Node, error) {
 	return n, nil
 }
 
+// NameKind is what a name for arrays is for.
+type NameKind string
+
+// The kinds of names.
+const (
+	NameISCSI        NameKind = "iSCSI"
+	NameNVMe         NameKind = "NVMe"
+	NameFibreChannel NameKind = "Fibre Channel"
+)
+
+// SharedNames returns the names for arrays that two nodes share. The case of iSCSI names
+// and port names does not matter; NVMe names are compared byte by byte.
+func (n Node) SharedNames(other Node) map[NameKind]string {
+	shared := map[NameKind]string{}
+	if n.InitiatorName != "" && strings.EqualFold(n.InitiatorName, other.InitiatorName) {
+		shared[NameISCSI] = n.InitiatorName
+	}
+	if n.HostNQN != "" && n.HostNQN == other.HostNQN {
+		shared[NameNVMe] = n.HostNQN
+	}
+	// A driver may read port names as numbers.
+	number := func(name string) string { return strings.TrimLeft(name, "0") }
+	for _, name := range n.PortNames {
+		if name != "" && slices.ContainsFunc(other.PortNames, func(other string) bool { return strings.EqualFold(number(name), number(other)) }) {
+			shared[NameFibreChannel] = name
+		}
+	}
+	return shared
+}
+
 // Key returns a short substitute for a node's name, for places where the name would be
 // too long or have invalid characters: keys of a volume's metadata and of its Secret.
 func (n Node) Key() string { return NodeKey(n.Name) }

@@ -137,10 +137,10 @@ func TestISCSINamesAreTheSameInAnyCase(t *testing.T) {
 	must(t, w.nodes.Update(csiNode(t, wire.Node{Name: "n2", InitiatorName: "IQN.2026-01.Example:N1", PortNames: []string{"500A"}})))
 	_, err := w.publish(t)
 	wantFailure(t, err, controller.DuplicateInitiator, "Nodes n1 and n2 identify themselves to the storage by the same iSCSI name, iqn.2026-01.example:n1, so neither gets a volume by iSCSI; give one of them a unique name, and restart its node plugin")
-	if same := sharedNames(wire.Node{PortNames: []string{"500a"}}, wire.Node{PortNames: []string{"500A"}})[fibreChannel]; same != "500a" {
+	if same := (wire.Node{PortNames: []string{"500a"}}).SharedNames(wire.Node{PortNames: []string{"500A"}})[fibreChannel]; same != "500a" {
 		t.Errorf("port names: %q", same)
 	}
-	if same := sharedNames(wire.Node{HostNQN: "nqn.a"}, wire.Node{HostNQN: "nqn.A"})[nvme]; same != "" {
+	if same := (wire.Node{HostNQN: "nqn.a"}).SharedNames(wire.Node{HostNQN: "nqn.A"})[nvme]; same != "" {
 		t.Errorf("NQNs are compared as they are, but: %q", same)
 	}
 }

@@ -16,13 +16,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// kind is what a name for arrays is for.
-type kind string
+type kind = wire.NameKind
 
 const (
-	iscsi        kind = "iSCSI"
-	nvme         kind = "NVMe"
-	fibreChannel kind = "Fibre Channel"
+	iscsi        = wire.NameISCSI
+	nvme         = wire.NameNVMe
+	fibreChannel = wire.NameFibreChannel
 	// none is for Ceph, which knows clients by their users.
 	none kind = ""
 )

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -58,7 +57,7 @@ func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
 			registered = err == nil && known == want
 			continue
 		}
-		for of, name := range sharedNames(node, other) {
+		for of, name := range node.SharedNames(other) {
 			if twins[of] == "" || csiNode.Name < twins[of] {
 				twins[of], shared[of] = csiNode.Name, name
 			}
@@ -151,26 +150,6 @@ func nodeIDOf(csiNode *storagev1.CSINode) (id string, has bool) {
 		}
 	}
 	return "", false
-}
-
-// sharedNames returns the names for arrays that two nodes share. The case of iSCSI names
-// and port names does not matter; NVMe names are compared byte by byte.
-func sharedNames(a, b wire.Node) map[kind]string {
-	shared := map[kind]string{}
-	if a.InitiatorName != "" && strings.EqualFold(a.InitiatorName, b.InitiatorName) {
-		shared[iscsi] = a.InitiatorName
-	}
-	if a.HostNQN != "" && a.HostNQN == b.HostNQN {
-		shared[nvme] = a.HostNQN
-	}
-	// A driver may read port names as numbers.
-	number := func(name string) string { return strings.TrimLeft(name, "0") }
-	for _, name := range a.PortNames {
-		if name != "" && slices.ContainsFunc(b.PortNames, func(other string) bool { return strings.EqualFold(number(name), number(other)) }) {
-			shared[fibreChannel] = name
-		}
-	}
-	return shared
 }
 
 // detachment returns the VolumeAttachment whose deletion asks to detach a volume from a

@@ -1,5 +1,15 @@
 // Package checker judges what a campaign left and did: pure functions over
 // observed state, which neither contact a server nor wait.
+//
+// Where the right outcome cannot be known, nothing is judged: a flip to Retain, or a node
+// that begins to use a volume, if the first request to remove the volume reached Cinder
+// before, or up to 2 s after, the API server acknowledged it (20 s at the noauth Cinder,
+// whose network is slow at times); a volume that was never in use when its
+// PersistentVolume was deleted by hand, because the program marks it at Cinder, but if it
+// dies before that, the next leader cannot know; a PersistentVolume that a late request
+// saves with the policy Retain after its claim was deleted and its volume undone, because
+// no pod can have used it. That object must not stay without its volume, unless another
+// replica has led since; then the audit reports MissingVolume.
 package checker
 
 import (

@@ -1,0 +1,443 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/review"
+)
+
+// Place is the ConfigMap from which the replicas of an installation read their policy, and
+// where they answer.
+type Place struct {
+	// Kubeconfig and Context select the cluster as kubectl does.
+	Kubeconfig, Context       string
+	Namespace, ConfigMap, Key string
+	// Selector matches the labels of the replicas' pods.
+	Selector string
+	// Port is the one at which they serve their status; 0 for the port that each pod
+	// calls http.
+	Port int
+	// Provisioner is the name by which StorageClasses refer to the program.
+	Provisioner string
+}
+
+func (p Place) String() string { return fmt.Sprintf("ConfigMap %s/%s", p.Namespace, p.ConfigMap) }
+
+// Installation is a running installation of the program.
+type Installation interface {
+	// Held reads what the ConfigMap holds.
+	Held(ctx context.Context) (Held, error)
+	// Write replaces what was read. It fails if the ConfigMap has changed since.
+	Write(ctx context.Context, held Held, text []byte) error
+	// Replicas asks every replica.
+	Replicas(ctx context.Context) ([]Replica, error)
+	// Existing and CSI read what exists in the cluster.
+	Existing(ctx context.Context) (review.Existing, error)
+	CSI(ctx context.Context) (*review.CSI, error)
+}
+
+// Held is what the ConfigMap held when it was read.
+type Held struct {
+	// UID and Version identify what was read.
+	UID, Version string
+	// Text is the policy; nil if the ConfigMap lacks the key.
+	Text []byte
+	// Manager is the tool that owns the ConfigMap, as far as its labels tell.
+	Manager string
+}
+
+// Replica is what a replica says of the policy.
+type Replica struct {
+	Pod string `json:"pod"`
+	// Revision is the one in force.
+	Revision string `json:"revision,omitempty"`
+	// Refused is the revision that the replica has refused, for the reasons Why.
+	Refused string   `json:"refused,omitempty"`
+	Why     []string `json:"why,omitempty"`
+	// Silent is why the replica did not answer; empty if it did.
+	Silent string `json:"silent,omitempty"`
+}
+
+// applyOptions are the flags of policy apply.
+type applyOptions struct {
+	Options
+	Place
+	output     string
+	cloudsFile string
+	skipReview bool
+	dryRun     bool
+	timeout    time.Duration
+}
+
+const (
+	// applyPause is how often replicas are asked.
+	applyPause = 2 * time.Second
+	// applyTimeout exceeds the time after which a kubelet has updated the files of its
+	// pods: a period of its loop, and a lifetime of its cache, a minute each by default
+	// (k8s.io/kubelet/config/v1beta1, syncFrequency and configMapAndSecretChangeDetectionStrategy).
+	applyTimeout = 3 * time.Minute
+)
+
+func newApplyCommand(from Options) *cobra.Command {
+	options := applyOptions{Options: from}
+	cmd := &cobra.Command{
+		Use:   "apply FILE",
+		Short: "Put a policy into force, and wait until every replica runs it",
+		Long: `Check FILE as policy check --kubeconfig --against does, show who gains and loses
+compared with the policy in the ConfigMap, write it there, and wait until every replica
+runs it. FILE may be the manifest of a ConfigMap; - is standard input.
+
+The command writes in one request, and only if nobody has changed the ConfigMap since it
+was read. If the command is stopped, run it again, and it continues.
+
+Kubelets update the files of their pods within about two minutes. A replica that refuses
+the policy keeps the one in force; the command says why.
+
+The command needs the rights to get and patch the ConfigMap, to list pods and to get
+pods/proxy in the namespace, and without --skip-review those of policy check.
+
+Exit codes: 0 every replica runs the policy, or could (--dry-run), or it is written
+(--timeout 0); 1 the check failed, somebody else changed the ConfigMap, or a replica
+refuses the policy or does not run it yet; 2 wrong usage, or an unreadable file or
+cluster.`,
+		Example: `  standalone-cinder policy apply policy.yaml --dry-run
+  standalone-cinder policy apply policy.yaml`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError("%s needs one FILE, or - for standard input (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := options.check(); err != nil {
+				return err
+			}
+			return options.run(cmd, args[0])
+		},
+		ValidArgsFunction: completeFile,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
+	flags.StringVar(&options.Context, "context", "", "`name` of the kubeconfig's context")
+	flags.StringVarP(&options.Namespace, "namespace", "n", "standalone-cinder", "`namespace` where the program runs")
+	flags.StringVar(&options.ConfigMap, "configmap", "standalone-cinder-policy", "`name` of the replicas' ConfigMap")
+	flags.StringVar(&options.Key, "key", policy.MountedKey, "`key` of the policy there")
+	flags.StringVar(&options.Selector, "selector", "app.kubernetes.io/name=standalone-cinder,app.kubernetes.io/component=provisioner", "`labels` of the replicas' pods")
+	flags.IntVar(&options.Port, "port", 0, "port of the replicas; default is the one that pods call http")
+	flags.StringVar(&options.Provisioner, "provisioner-name", from.ProvisionerName, "`name` by which StorageClasses refer to the program")
+	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with credentials to check")
+	flags.BoolVar(&options.skipReview, "skip-review", false, "do not check existing claims and volumes")
+	flags.BoolVar(&options.dryRun, "dry-run", false, "stop before the write")
+	flags.DurationVar(&options.timeout, "timeout", applyTimeout, "`time` to wait")
+	outputFlag(cmd, &options.output)
+	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
+	completeYAML(cmd, "clouds-file")
+	for _, free := range []string{"context", "namespace", "configmap", "key", "selector", "port", "provisioner-name", "timeout"} {
+		completeValues(cmd, free)
+	}
+	return cmd
+}
+
+func (o *applyOptions) check() error {
+	if err := checkOutput(o.output); err != nil {
+		return err
+	}
+	for flag, value := range map[string]string{"namespace": o.Namespace, "configmap": o.ConfigMap, "key": o.Key, "selector": o.Selector, "provisioner-name": o.Provisioner} {
+		if value == "" {
+			return usageError("--%s is empty", flag)
+		}
+	}
+	if o.timeout < 0 {
+		return usageError("--timeout must not be negative")
+	}
+	return nil
+}
+
+// applied is the output of policy apply.
+type applied struct {
+	Check report `json:"check"`
+	// ConfigMap is NAMESPACE/NAME; Before is the revision that it held.
+	ConfigMap string `json:"configMap"`
+	Before    string `json:"before,omitempty"`
+	// BeforeErrors are the mistakes in what it held, which is then not compared.
+	BeforeErrors policy.ErrorList `json:"beforeErrors,omitempty"`
+	Changes      []change         `json:"changes,omitempty"`
+	effects
+	Written  bool      `json:"written"`
+	Replicas []Replica `json:"replicas,omitempty"`
+}
+
+// applying is one run of the command.
+type applying struct {
+	applyOptions
+	to     Installation
+	p      *policy.Policy
+	held   Held
+	result applied
+	// told prints progress: as text where the answer is, as JSON it would break it.
+	told io.Writer
+}
+
+func (o *applyOptions) run(cmd *cobra.Command, file string) error {
+	checked, p, err := check(file, cmd.InOrStdin(), o.Protocols)
+	if err != nil {
+		return &ExitError{Code: ExitUsage, Err: err}
+	}
+	a := &applying{applyOptions: *o, p: p, told: cmd.OutOrStdout(), result: applied{Check: checked, ConfigMap: o.Namespace + "/" + o.ConfigMap}}
+	if o.output == outputJSON {
+		a.told = cmd.ErrOrStderr()
+	}
+	err = a.steps(cmd)
+	if o.output == outputJSON && ExitCode(err) != ExitUsage {
+		if failed := writeJSON(cmd.OutOrStdout(), a.result); failed != nil {
+			return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", failed)}
+		}
+	}
+	return err
+}
+
+// steps takes the steps of the command, and tells each.
+func (a *applying) steps(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	if a.p != nil && a.cloudsFile != "" && a.Credentials != nil {
+		a.result.Check.add(a.p, a.Credentials(a.p, a.cloudsFile))
+	}
+	if !a.result.Check.Valid {
+		return a.tellCheck()
+	}
+	var err error
+	if a.to, err = a.Connect(a.Place); err != nil {
+		return &ExitError{Code: ExitUsage, Err: err}
+	}
+	if a.held, err = a.to.Held(ctx); err != nil {
+		return &ExitError{Code: ExitUsage, Err: err}
+	}
+	earlier := a.earlier()
+	if !a.skipReview {
+		if a.result.Check.Review, err = a.reviewed(ctx, earlier); err != nil {
+			return err
+		}
+	}
+	if err := a.tellCheck(); err != nil {
+		return err
+	}
+	a.tellChanges(earlier)
+	if a.dryRun {
+		a.tell("%s stays as it is (--dry-run)", a.Place)
+		return nil
+	}
+	if err := a.write(ctx); err != nil {
+		return err
+	}
+	if a.timeout == 0 {
+		return nil
+	}
+	return a.await(ctx)
+}
+
+// tell prints a line. Parts of it may be text that others wrote.
+func (a *applying) tell(format string, args ...any) {
+	// The command has more important things to do than to fail because of its progress.
+	_, _ = fmt.Fprintln(a.told, oneLine(fmt.Sprintf(format, args...)))
+}
+
+// tellCheck prints what the check found, and returns an error if it failed.
+func (a *applying) tellCheck() error {
+	if a.output != outputJSON {
+		if err := a.result.Check.text(a.told); err != nil {
+			return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", err)}
+		}
+	}
+	return a.result.Check.outcome(failOnErrors)
+}
+
+// earlier parses the policy that the ConfigMap holds; nil if there is none.
+func (a *applying) earlier() *policy.Policy {
+	if a.held.Text == nil {
+		return nil
+	}
+	a.result.Before = policy.RevisionOf(a.held.Text)
+	earlier, err := policy.Parse(a.held.Text, a.Place.String(), a.Protocols)
+	if err != nil && !errors.As(err, &a.result.BeforeErrors) {
+		a.result.BeforeErrors = policy.ErrorList{{Source: a.Place.String(), Message: err.Error()}}
+	}
+	return earlier
+}
+
+// reviewed reviews the policy as policy check does.
+func (a *applying) reviewed(ctx context.Context, earlier *policy.Policy) (*clusterReview, error) {
+	o := checkOptions{Options: a.Options, kubeconfig: a.Kubeconfig, cloudsFile: a.cloudsFile}
+	o.ProvisionerName = a.Provisioner
+	o.ReadCluster = func(ctx context.Context, _, _ string) (review.Existing, error) { return a.to.Existing(ctx) }
+	o.ReadCSI = func(ctx context.Context, _ string) (*review.CSI, error) { return a.to.CSI(ctx) }
+	found, err := o.reviewSince(ctx, earlier, a.p)
+	if err != nil {
+		return nil, &ExitError{Code: ExitUsage, Err: fmt.Errorf("%w; --skip-review applies the policy without knowing", err)}
+	}
+	return found, nil
+}
+
+// tellChanges prints what changes.
+func (a *applying) tellChanges(earlier *policy.Policy) {
+	switch {
+	case a.held.Text == nil:
+		a.tell("%s holds no policy under the key %s", a.Place, a.Key)
+		return
+	case earlier == nil:
+		a.tell("%s holds a policy with %s, so there is nothing to compare with; the first: %s", a.Place, count(len(a.result.BeforeErrors), "error"), a.result.BeforeErrors[0].Error())
+		return
+	}
+	found := differencesOf(earlier, a.p)
+	a.result.Changes, a.result.effects = found.Changes, effectsOf(found.Changes)
+	a.tell("")
+	a.tell("What changes since revision %s, which %s holds:", a.result.Before, a.Place)
+	// As with all progress, a failure to print it stops nothing.
+	_ = found.text(a.told)
+	a.tell("")
+	a.result.effects.each(func(line string) { a.tell("%s", line) })
+}
+
+// write writes the ConfigMap, unless it holds the policy already.
+func (a *applying) write(ctx context.Context) error {
+	revision := a.p.Revision()
+	if a.held.Text != nil && a.result.Before == revision {
+		a.tell("%s holds revision %s already", a.Place, revision)
+		return nil
+	}
+	if err := a.to.Write(ctx, a.held, a.p.Text()); err != nil {
+		return &ExitError{Code: ExitFailed, Err: err}
+	}
+	a.result.Written = true
+	a.tell("%s holds revision %s now (before: %s)", a.Place, revision, cmp.Or(a.result.Before, "none"))
+	if a.held.Manager != "" {
+		a.tell("%s is managed by %s, which will bring its own policy back: give it this one, too", a.Place, a.held.Manager)
+	}
+	return nil
+}
+
+// await waits until every replica runs the revision or has refused it.
+func (a *applying) await(ctx context.Context) error {
+	ctx, end := context.WithTimeout(ctx, a.timeout)
+	defer end()
+	a.tell("waiting for the replicas, whose kubelets update their files within about two minutes")
+	told := map[string]string{}
+	unknown := "no replica has answered yet"
+	for {
+		states, err := a.look(ctx)
+		var replaced *replacedError
+		switch {
+		case errors.As(err, &replaced):
+			return &ExitError{Code: ExitFailed, Err: err}
+		case ctx.Err() != nil:
+			// What a look that was cut off found says nothing about the replicas.
+			return a.unfinished(ctx.Err(), unknown)
+		case err != nil:
+			unknown = err.Error()
+		default:
+			a.result.Replicas, unknown = states, ""
+			if a.settled(told) {
+				return a.verdict()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return a.unfinished(ctx.Err(), unknown)
+		case <-time.After(cmp.Or(a.Pause, applyPause)):
+		}
+	}
+}
+
+// replacedError means that somebody else has replaced the policy.
+type replacedError struct{ place, by string }
+
+func (e *replacedError) Error() string {
+	return fmt.Sprintf("somebody has replaced the policy in %s by revision %s in the meantime; run the same command again to see how they differ", e.place, e.by)
+}
+
+// look asks every replica, unless the ConfigMap no longer holds the policy.
+func (a *applying) look(ctx context.Context) ([]Replica, error) {
+	held, err := a.to.Held(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if now := policy.RevisionOf(held.Text); now != a.p.Revision() {
+		return nil, &replacedError{a.Place.String(), now}
+	}
+	return a.to.Replicas(ctx)
+}
+
+// settled tells what is new about the replicas, and reports whether every one runs the
+// policy or has refused it.
+func (a *applying) settled(told map[string]string) bool {
+	all := len(a.result.Replicas) > 0
+	for _, r := range a.result.Replicas {
+		news := ""
+		switch revision := a.p.Revision(); {
+		case r.Silent == "" && r.Revision == revision:
+			news = fmt.Sprintf("replica %s runs revision %s", r.Pod, revision)
+		case r.Silent == "" && r.Refused == revision:
+			news = fmt.Sprintf("replica %s refuses revision %s, and keeps %s: %s", r.Pod, revision, r.Revision, strings.Join(r.Why, "; "))
+		default:
+			all = false
+		}
+		if news != "" && told[r.Pod] != news {
+			a.tell("%s", news)
+		}
+		told[r.Pod] = news
+	}
+	return all
+}
+
+// verdict says what became of the policy once every replica has decided about it.
+func (a *applying) verdict() error {
+	revision := a.p.Revision()
+	var refusing []string
+	for _, r := range a.result.Replicas {
+		if r.Revision != revision {
+			refusing = append(refusing, r.Pod)
+		}
+	}
+	if len(refusing) > 0 {
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("%d of %s refused revision %s and keep the policy in force; %s still holds it: correct it, or apply the earlier policy",
+			len(refusing), count(len(a.result.Replicas), "replica"), revision, a.Place)}
+	}
+	a.tell("every replica (%d) runs revision %s", len(a.result.Replicas), revision)
+	return nil
+}
+
+// unfinished says what is missing when the time is up, or the command is interrupted.
+func (a *applying) unfinished(cause error, unknown string) error {
+	missing := []string{}
+	for _, r := range a.result.Replicas {
+		switch {
+		case r.Silent != "":
+			missing = append(missing, fmt.Sprintf("replica %s does not answer: %s", r.Pod, r.Silent))
+		case r.Revision == a.p.Revision() || r.Refused == a.p.Revision():
+		case len(r.Why) > 0:
+			missing = append(missing, fmt.Sprintf("replica %s runs revision %s, and refuses another one: %s", r.Pod, r.Revision, strings.Join(r.Why, "; ")))
+		default:
+			missing = append(missing, fmt.Sprintf("replica %s runs revision %s", r.Pod, cmp.Or(r.Revision, "none")))
+		}
+	}
+	switch {
+	case unknown != "":
+		missing = append(missing, unknown)
+	case len(a.result.Replicas) == 0:
+		missing = append(missing, fmt.Sprintf("no pod in namespace %s has the labels %s", a.Namespace, a.Selector))
+	}
+	waited := "interrupted"
+	if errors.Is(cause, context.DeadlineExceeded) {
+		waited = fmt.Sprintf("not finished after %s", a.timeout)
+	}
+	return &ExitError{Code: ExitFailed, Err: errors.New(oneLine(fmt.Sprintf("%s; %s holds revision %s, but %s; run the same command again to wait on",
+		waited, a.Place, a.p.Revision(), strings.Join(missing, "; "))))}
+}

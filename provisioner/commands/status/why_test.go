@@ -1,0 +1,204 @@
+package status
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+func ask(t *testing.T, q *inquiry, about ...string) (*whyAnswer, error) {
+	t.Helper()
+	asked, name, err := parseSubject(about)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.about(t.Context(), asked, "team-a", name)
+}
+
+var noon = metav1.NewTime(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
+
+func podOn(node string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web-0"},
+		Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{
+			{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+		}},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+func claimIn(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data"}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+	if phase == corev1.ClaimBound {
+		claim.Spec.VolumeName = "pvc-1"
+	}
+	return claim
+}
+
+func volumeIn(phase corev1.PersistentVolumePhase, policyOfReclaim corev1.PersistentVolumeReclaimPolicy) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationVolume: "volume-1", objects.AnnotationBackend: "gold", objects.AnnotationTenant: "a"}},
+		Spec: corev1.PersistentVolumeSpec{
+			ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data"}, PersistentVolumeReclaimPolicy: policyOfReclaim,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: policy.CSIDriver, VolumeHandle: "handle-1"}},
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: phase},
+	}
+}
+
+func attachmentTo(node string, change func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+	pv := "pvc-1"
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "csi-" + node, CreationTimestamp: noon},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: policy.CSIDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+	}
+	change(a)
+	return a
+}
+
+func attached(a *storagev1.VolumeAttachment) { a.Status.Attached = true }
+
+func nodeThatIs(ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "worker-1"},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: noon, Message: "Kubelet stopped posting node status."}}},
+	}
+}
+
+func plugin(names ...string) *storagev1.CSINode {
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "worker-1"}}
+	for _, name := range names {
+		node.Spec.Drivers = append(node.Spec.Drivers, storagev1.CSINodeDriver{Name: name})
+	}
+	return node
+}
+
+// TestWhyFollowsAnObjectToWhatItWaitsFor: whatever a person holds in the hand, the answer
+// names the next object, since when it waits, and who can help.
+func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
+	text := func(s string) *string { return &s }
+	refused := func(a *storagev1.VolumeAttachment) {
+		a.Status.AttachError = &storagev1.VolumeError{Time: noon, Message: "volume volume-1 is attached to node worker-2"}
+	}
+	for name, c := range map[string]struct {
+		about   []string
+		objects []runtime.Object
+		want    []string
+		phase   string
+		open    bool // nothing explains it
+	}{
+		"a bound claim": {about: []string{"data"}, phase: "Bound",
+			objects: []runtime.Object{claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), podOn("worker-1", corev1.PodPending), attachmentTo("worker-1", refused)},
+			want: []string{"it is not pending: it is bound to PersistentVolume pvc-1", "pod web-0 needs it on node worker-1, and is not running: kubectl cinder why pod/web-0 -n team-a",
+				"its volume could not be attached to node worker-1 at 2026-11-28T12:00:00Z, and is tried again: volume volume-1 is attached to node worker-2 (VolumeAttachment csi-worker-1)"}},
+		"a bound claim that no pod uses": {about: []string{"pvc/data"}, phase: "Bound",
+			objects: []runtime.Object{claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), podOn("worker-1", corev1.PodSucceeded)},
+			want:    []string{"it is not pending: it is bound to PersistentVolume pvc-1", "no pod uses it"}},
+		"a pod whose claim does not exist": {about: []string{"pod/web-0"}, phase: "Pending", objects: []runtime.Object{podOn("", corev1.PodPending)},
+			want: []string{"claim data does not exist"}},
+		"a pod whose claim is pending": {about: []string{"po", "web-0"}, phase: "Pending", objects: []runtime.Object{podOn("", corev1.PodPending), claimIn(corev1.ClaimPending)},
+			want: []string{"claim data has no volume yet: kubectl cinder why data -n team-a"}},
+		"a pod whose volume is attached elsewhere": {about: []string{"pod/web-0"}, phase: "Pending",
+			objects: []runtime.Object{podOn("worker-1", corev1.PodPending), claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), attachmentTo("worker-2", attached)},
+			want: []string{"the volume of claim data is attached to node worker-2: kubectl cinder why volumeattachment/csi-worker-2",
+				"the volume of claim data is not attached to node worker-1: kube-controller-manager has not asked for it yet, or waits until another node has let go"}},
+		"a pod that runs": {about: []string{"pod/web-0"}, phase: "Running",
+			objects: []runtime.Object{podOn("worker-1", corev1.PodRunning), claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), attachmentTo("worker-1", attached)},
+			want:    []string{"it runs on node worker-1, so its volumes are mounted", "the volume of claim data is attached to node worker-1"}},
+		"a pod whose volume is attached and not mounted": {about: []string{"pod/web-0"}, phase: "Pending", open: true,
+			objects: []runtime.Object{podOn("worker-1", corev1.PodPending), claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), attachmentTo("worker-1", attached)},
+			want:    []string{"the volume of claim data is attached to node worker-1"}},
+		"a retained volume": {about: []string{"pv/pvc-1"}, phase: "Released", objects: []runtime.Object{volumeIn(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain)},
+			want: []string{"it is volume volume-1 at backend gold, of tenant a",
+				"its claim team-a/data is deleted, and its reclaim policy Retain keeps the volume. To give it to another claim, remove spec.claimRef; to delete it, change the reclaim policy to Delete"}},
+		"a volume that is to be deleted": {about: []string{"pv/pvc-1"}, phase: "Released", objects: []runtime.Object{volumeIn(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), attachmentTo("worker-1", attached)},
+			want: []string{"it is volume volume-1 at backend gold, of tenant a", "its claim team-a/data is deleted, so its volume is to be deleted",
+				"it has been blocked since 2026-11-28T12:00:00Z: VolumeStillAttached: VolumeAttachment csi-worker-1 still attaches the volume", "its volume is attached to node worker-1 (VolumeAttachment csi-worker-1)"}},
+		"a volume of another provisioner": {about: []string{"pv/pvc-1"}, phase: "Bound",
+			objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationProvisionedBy: "ebs.csi.aws.com"}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}},
+			want:    []string{"it was made by another provisioner, ebs.csi.aws.com"}},
+		"an attachment without a node plugin": {about: []string{"volumeattachment/csi-worker-1"}, phase: "Pending", objects: []runtime.Object{attachmentTo("worker-1", func(*storagev1.VolumeAttachment) {}), plugin("ebs.csi.aws.com")},
+			want: []string{"PersistentVolume pvc-1 is being attached to node worker-1 since 2026-11-28T12:00:00Z", "the node plugin is not registered on node worker-1, so it can have no volumes of mode csi: does the DaemonSet run there?"}},
+		"a node that is lost": {about: []string{"node/worker-1"}, phase: "not ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionUnknown), plugin(policy.CSIDriver), attachmentTo("worker-1", attached)},
+			want: []string{"it has not been ready since 2026-11-28T12:00:00Z: Kubelet stopped posting node status. Its volumes stay with it until it returns, or somebody who knows that the machine is off runs: kubectl taint node worker-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+				"volumes of mode csi that are attached to it: 1"}},
+		"a node with a volume under way": {about: []string{"no/worker-1"}, phase: "ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionTrue), plugin(policy.CSIDriver), attachmentTo("worker-1", refused)},
+			want: []string{"it is ready since 2026-11-28T12:00:00Z", "volumes of mode csi that are attached to it: 0",
+				"a volume could not be attached to node worker-1 at 2026-11-28T12:00:00Z, and is tried again: volume volume-1 is attached to node worker-2 (VolumeAttachment csi-worker-1)"}},
+		"a snapshot of a pending claim": {about: []string{"vs/nightly"}, phase: "Pending",
+			objects: []runtime.Object{claimIn(corev1.ClaimPending), &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly"}, Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: text("data")}}}},
+			want:    []string{"claim data has no volume yet: kubectl cinder why data -n team-a"}},
+		"a snapshot that failed": {about: []string{"volumesnapshots/nightly"}, phase: "Pending",
+			objects: []runtime.Object{
+				&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly"}, Status: &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: text("snapcontent-1")}},
+				&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-1"}, Status: &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("QuotaExceeded: tenant a would use 3 of 2 snapshots")}}},
+			},
+			want: []string{"its VolumeSnapshotContent snapcontent-1 says: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
+		"a snapshot that nobody takes up": {about: []string{"vs/nightly"}, phase: "Pending", open: true,
+			objects: []runtime.Object{&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", CreationTimestamp: noon}}},
+			want:    []string{"no VolumeSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run, and does its VolumeSnapshotClass exist?"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]}}`))
+			}))
+			defer server.Close()
+			var core, snapshots []runtime.Object
+			for _, object := range c.objects {
+				switch object.(type) {
+				case *snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent:
+					snapshots = append(snapshots, object)
+				default:
+					core = append(core, object)
+				}
+			}
+			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotfake.NewClientset(snapshots...)}
+			answer, err := ask(t, q, c.about...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := strings.Join(answer.Because, "\n"), strings.Join(c.want, "\n"); got != want || answer.Phase != c.phase || answer.Explained == c.open {
+				t.Errorf("phase %s, explained %v:\n%s\nwant:\n%s", answer.Phase, answer.Explained, got, want)
+			}
+		})
+	}
+}
+
+// TestWhyOfUnknownKinds: kubectl's spellings of a kind are understood, and others named.
+func TestWhyOfUnknownKinds(t *testing.T) {
+	for _, arguments := range [][]string{{"deployment/web"}, {"pod/"}, {"pod/web/0"}, {""}, {"a", "b", "c"}, {}} {
+		code, output := runCommand(NewPlugin(), append([]string{"why"}, arguments...)...)
+		if code != 2 || !strings.Contains(output, "names no object that can be asked about") && !strings.Contains(output, "needs the name of one object") {
+			t.Errorf("%q: exit code %d: %s", arguments, code, output)
+		}
+	}
+}
+
+func TestAnObjectThatDoesNotExistIsNamed(t *testing.T) {
+	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotfake.NewClientset()}
+	for about, want := range map[string]string{
+		"data": "claim team-a/data: ", "pod/x": "pod team-a/x: ", "pv/x": "PersistentVolume x: ", "node/x": "node x: ", "volumeattachment/x": "attachment x: ", "vs/x": "snapshot team-a/x: ",
+	} {
+		if _, err := ask(t, q, about); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", about, err, want)
+		}
+	}
+	var text bytes.Buffer
+	if err := (&whyAnswer{Kind: "node", Name: "x", Phase: "Ready"}).write(&text); err != nil || text.String() != "node x: Ready\n" {
+		t.Errorf("%q, %v", text.String(), err)
+	}
+}

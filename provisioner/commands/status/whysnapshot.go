@@ -1,0 +1,84 @@
+package status
+
+import (
+	"context"
+	"errors"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// explainSnapshot says what a VolumeSnapshot waits for.
+func (q *inquiry) explainSnapshot(ctx context.Context) error {
+	snapshot, err := q.snapshots.SnapshotV1().VolumeSnapshots(q.Namespace).Get(ctx, q.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && !namesObject(err) {
+		return errors.New("the API server has no VolumeSnapshots: the snapshot CRDs are not installed")
+	}
+	if err != nil {
+		return err
+	}
+	status := snapshot.Status
+	if status == nil {
+		status = &snapshotv1.VolumeSnapshotStatus{}
+	}
+	ready := status.ReadyToUse != nil && *status.ReadyToUse
+	q.Phase = "Pending"
+	switch {
+	case snapshot.DeletionTimestamp != nil:
+		q.Phase = "Deleting"
+		q.because("it is being deleted since %s, and stays until its snapshot at Cinder is removed", at(snapshot.DeletionTimestamp.Time))
+	case ready:
+		q.Phase = "Ready"
+		q.because("it is ready")
+	}
+	if failure := status.Error; failure != nil && failure.Message != nil && !ready {
+		q.because("the last attempt failed: %s", *failure.Message)
+	}
+	if of := snapshot.Spec.Source.PersistentVolumeClaimName; of != nil && !ready && snapshot.DeletionTimestamp == nil {
+		q.explainSourceOf(ctx, *of)
+	}
+	q.explainContent(ctx, snapshot, status)
+	q.addEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
+	return nil
+}
+
+// namesObject tells a missing object from a missing kind.
+func namesObject(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
+}
+
+// explainSourceOf says whether the claim of a snapshot can be snapshotted.
+func (q *inquiry) explainSourceOf(ctx context.Context, name string) {
+	claim, err := q.client.CoreV1().PersistentVolumeClaims(q.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		q.because("claim %s, which it is to be taken of, does not exist", name)
+	case err != nil:
+		q.note("claim %s cannot be read: %s", name, err)
+	case claim.Spec.VolumeName == "":
+		q.because("claim %s has no volume yet: kubectl cinder why %s -n %s", name, name, q.Namespace)
+	}
+}
+
+// explainContent says how far the content of a snapshot is.
+func (q *inquiry) explainContent(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot, status *snapshotv1.VolumeSnapshotStatus) {
+	name := status.BoundVolumeSnapshotContentName
+	if name == nil || *name == "" {
+		if !q.Explained && status.Error == nil {
+			q.note("no VolumeSnapshotContent has been made for it since %s; if that lasts, does the snapshot-controller run, and does its VolumeSnapshotClass exist?", at(snapshot.CreationTimestamp.Time))
+		}
+		return
+	}
+	content, err := q.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, *name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+	case err != nil:
+		q.note("VolumeSnapshotContent %s cannot be read: %s", *name, err)
+	case content.Status != nil && content.Status.Error != nil && content.Status.Error.Message != nil:
+		q.because("its VolumeSnapshotContent %s says: %s", *name, *content.Status.Error.Message)
+	case !q.Explained:
+		q.because("the snapshot is being taken since %s (VolumeSnapshotContent %s)", at(content.CreationTimestamp.Time), *name)
+	}
+}
