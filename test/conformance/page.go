@@ -131,8 +131,10 @@ func Page(results []Result, reasons Reasons) (string, error) {
 		page.WriteString("\n## Cases that fail\n\n| cases | why |\n|---|---|\n")
 		for _, why := range slices.Sorted(maps.Keys(failed)) {
 			var names []string
-			for _, r := range failed[why] {
-				names = append(names, fmt.Sprintf("%s: %s, %s", r.Driver, r.Suite, r.Case))
+			cases := by(failed[why], func(r Result) string { return r.Suite + ", " + tags.ReplaceAllString(r.Case, "") })
+			for _, name := range slices.Sorted(maps.Keys(cases)) {
+				of := by(cases[name], func(r Result) string { return r.Driver })
+				names = append(names, fmt.Sprintf("%s (%s)", name, strings.Join(slices.Sorted(maps.Keys(of)), ", ")))
 			}
 			fmt.Fprintf(&page, "| %s | %s |\n", strings.Join(names, "<br>"), why)
 		}
@@ -143,6 +145,9 @@ func Page(results []Result, reasons Reasons) (string, error) {
 	}
 	return page.String(), nil
 }
+
+// tags match the labels that the suite repeats in the names of its cases.
+var tags = regexp.MustCompile(` ?\[[^]]*\]`)
 
 // counts says how many cases are of which driver.
 func counts(results []Result, drivers []string) string {

@@ -29,6 +29,11 @@ func ask(t *testing.T, q *inquiry, about ...string) (*whyAnswer, error) {
 	return q.about(t.Context(), asked, "team-a", name)
 }
 
+func snapshotsOf(objects ...runtime.Object) *snapshotfake.Clientset {
+	//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
+	return snapshotfake.NewSimpleClientset(objects...)
+}
+
 var noon = metav1.NewTime(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))
 
 func podOn(node string, phase corev1.PodPhase) *corev1.Pod {
@@ -166,7 +171,7 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 					core = append(core, object)
 				}
 			}
-			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotfake.NewClientset(snapshots...)}
+			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotsOf(snapshots...)}
 			answer, err := ask(t, q, c.about...)
 			if err != nil {
 				t.Fatal(err)
@@ -189,7 +194,7 @@ func TestWhyOfUnknownKinds(t *testing.T) {
 }
 
 func TestAnObjectThatDoesNotExistIsNamed(t *testing.T) {
-	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotfake.NewClientset()}
+	q := &inquiry{connection: &connection{}, client: fake.NewClientset(), snapshots: snapshotsOf()}
 	for about, want := range map[string]string{
 		"data": "claim team-a/data: ", "pod/x": "pod team-a/x: ", "pv/x": "PersistentVolume x: ", "node/x": "node x: ", "volumeattachment/x": "attachment x: ", "vs/x": "snapshot team-a/x: ",
 	} {
