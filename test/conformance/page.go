@@ -131,7 +131,7 @@ func Page(results []Result, reasons Reasons) (string, error) {
 		page.WriteString("\n## Cases that fail\n\n| cases | why |\n|---|---|\n")
 		for _, why := range slices.Sorted(maps.Keys(failed)) {
 			var names []string
-			cases := by(failed[why], func(r Result) string { return r.Suite + ", " + tags.ReplaceAllString(r.Case, "") })
+			cases := by(failed[why], func(r Result) string { return r.Suite + ", " + short(r.Case) })
 			for _, name := range slices.Sorted(maps.Keys(cases)) {
 				of := by(cases[name], func(r Result) string { return r.Driver })
 				names = append(names, fmt.Sprintf("%s (%s)", name, strings.Join(slices.Sorted(maps.Keys(of)), ", ")))
@@ -148,6 +148,16 @@ func Page(results []Result, reasons Reasons) (string, error) {
 
 // tags match the labels that the suite repeats in the names of its cases.
 var tags = regexp.MustCompile(` ?\[[^]]*\]`)
+
+// short returns enough of a case's name to find it.
+func short(name string) string {
+	const most = 90
+	name = tags.ReplaceAllString(name, "")
+	if at := strings.LastIndex(name[:min(len(name), most)], " "); len(name) > most && at > 0 {
+		return name[:at] + " …"
+	}
+	return name
+}
 
 // counts says how many cases are of which driver.
 func counts(results []Result, drivers []string) string {
