@@ -82,8 +82,8 @@ const (
 	// applyPause is how often replicas are asked.
 	applyPause = 2 * time.Second
 	// applyTimeout exceeds the time after which a kubelet has updated the files of its
-	// pods: a period of its loop, and a lifetime of its cache, a minute each by default
-	// (k8s.io/kubelet/config/v1beta1, syncFrequency and configMapAndSecretChangeDetectionStrategy).
+	// pods: up to one and a half syncFrequency, a minute by default, and as much again if
+	// it caches ConfigMaps (k8s.io/kubelet/config/v1beta1).
 	applyTimeout = 3 * time.Minute
 )
 
