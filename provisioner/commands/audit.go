@@ -116,10 +116,7 @@ func Audit(ctx context.Context, options AuditOptions) (report AuditReport, notRe
 	if err != nil {
 		return AuditReport{}, nil, err
 	}
-	namespace, err := wiring.OwnNamespace(options.Namespace)
-	if err != nil {
-		namespace = defaultMapNamespace
-	}
+	namespace := secretNamespace(options.Namespace)
 	config, err := readingConfig(options.Kubeconfig)
 	if err != nil {
 		return AuditReport{}, nil, err

@@ -115,10 +115,18 @@ func (f *importFlags) read(command *cobra.Command) error {
 	if f.request.FilesystemUUIDs, err = readFilesystems(f.filesystems); err != nil {
 		return err
 	}
-	if f.SecretNamespace, err = wiring.OwnNamespace(f.SecretNamespace); err != nil {
-		f.SecretNamespace = defaultMapNamespace
-	}
+	f.SecretNamespace = secretNamespace(f.SecretNamespace)
 	return nil
+}
+
+// secretNamespace returns the namespace of the volumes' Secrets: that of the flag, or else
+// the pod's, or else the one of the manifests.
+func secretNamespace(flag string) string {
+	namespace, err := wiring.OwnNamespace(flag)
+	if err != nil {
+		return defaultMapNamespace
+	}
+	return namespace
 }
 
 // readFilesystems reads UUIDs of filesystems in the form that blkid prints.

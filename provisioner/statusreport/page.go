@@ -95,7 +95,7 @@ type meter struct {
 
 // newMeter returns nil for a quota that has no limit, or that allows nothing.
 func newMeter(q Quota) *meter {
-	if q.level() == levelNone {
+	if !q.isLimited() {
 		return nil
 	}
 	limit := *q.Limit

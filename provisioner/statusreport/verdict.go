@@ -43,7 +43,7 @@ func (r *Report) Delays() []string {
 	}
 	for _, tenant := range r.Tenants {
 		for _, quota := range tenant.Quotas {
-			if quota.level() == levelFull {
+			if quota.isLimited() && *quota.Used >= *quota.Limit {
 				full = append(full, tenant.Name)
 				break
 			}
@@ -120,24 +120,5 @@ func (r *Report) Age(t time.Time) string {
 	return fmt.Sprintf("%d days", age/day)
 }
 
-// level says how close a quota is to its limit.
-type level string
-
-const (
-	levelNone level = "" // no limit, not known, or nothing allowed
-	levelRoom level = "room"
-	levelHigh level = "high"
-	levelFull level = "full"
-)
-
-func (q Quota) level() level {
-	switch {
-	case q.Limit == nil || q.Used == nil || *q.Limit <= 0:
-		return levelNone
-	case *q.Used >= *q.Limit:
-		return levelFull
-	case *q.Used >= *q.Limit-*q.Limit/10:
-		return levelHigh
-	}
-	return levelRoom
-}
+// isLimited reports whether the limit allows something and the use is known.
+func (q Quota) isLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }

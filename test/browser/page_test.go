@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"image"
 	"image/color/palette"
 	"image/draw"
@@ -240,15 +239,6 @@ func TestThePageFitsItsWindow(t *testing.T) {
 			}
 			if overflow > 0 || contrast < 4.5 {
 				t.Errorf("%d pixels, %s: %v pixels too wide, contrast %.1f", width, scheme, overflow, contrast)
-			}
-			if *updateScreenshot {
-				var picture []byte
-				if err := chromedp.Run(tab, chromedp.FullScreenshot(&picture, 100)); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(filepath.Join(os.TempDir(), fmt.Sprintf("status-page-%d-%s.png", width, scheme)), picture, 0o644); err != nil {
-					t.Fatal(err)
-				}
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,6 +57,8 @@ type inquiry struct {
 	*connection
 	client    kubernetes.Interface
 	snapshots snapshotclient.Interface
+	// attached are all VolumeAttachments of the cluster; nil until they are needed.
+	attached *storagev1.VolumeAttachmentList
 	whyAnswer
 }
 

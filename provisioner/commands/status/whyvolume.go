@@ -88,11 +88,14 @@ func (q *inquiry) noteAttachments(ctx context.Context, pv *corev1.PersistentVolu
 
 // attachments lists the driver's VolumeAttachments of a PersistentVolume, a node, or both.
 func (q *inquiry) attachments(ctx context.Context, pv, node string) ([]storagev1.VolumeAttachment, error) {
-	list, err := q.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
+	if q.attached == nil {
+		list, err := q.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		q.attached = list
 	}
-	return slices.DeleteFunc(list.Items, func(a storagev1.VolumeAttachment) bool {
+	return slices.DeleteFunc(slices.Clone(q.attached.Items), func(a storagev1.VolumeAttachment) bool {
 		of := a.Spec.Source.PersistentVolumeName
 		return a.Spec.Attacher != policy.CSIDriver || pv != "" && (of == nil || *of != pv) || node != "" && a.Spec.NodeName != node
 	}), nil
