@@ -98,7 +98,6 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	w := newWorld(t, "next", cindersim.Options{CreateDelay: 5 * time.Second})
 	w.policy = w.change("backends: [gold]", "backends: [gold, lab]")
 	replicas := w.startThree(shortLease...)
-	leader := w.leader(replicas)
 	w.claim("a", "begun", "gold", "1Gi")
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		if len(w.sim.Volumes()) == 0 {
@@ -113,7 +112,7 @@ func TestNextBackendServesWhileTheFirstIsDown(t *testing.T) {
 	for i := range early {
 		w.claim("a", fmt.Sprintf("early-%d", i), "gold", "1Gi")
 	}
-	w.metric(leader, `standalone_cinder_backend_up{backend="gold"} 0`)
+	leader := w.leaderMetric(replicas, `standalone_cinder_backend_up{backend="gold"} 0`)
 	for i := range 8 {
 		w.claim("a", fmt.Sprintf("data-%d", i), "gold", "1Gi")
 	}

@@ -24,7 +24,7 @@ func TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges(t *testing.T) {
 	w := newWorld(t, "quota", cindersim.Options{CreateDelay: 300 * time.Millisecond, DeleteDelay: 100 * time.Millisecond})
 	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", fmt.Sprintf("    quota: {volumes: %d}\n    metadata: {costcenter", limit), 1)
 	replicas := w.startThree(shortLease...)
-	leader := w.leader(replicas)
+	var leader *harness.Replica
 	most := make(chan int)
 	stop := make(chan struct{})
 	go func() {
@@ -52,7 +52,7 @@ func TestQuotaHoldsWhileClaimsComeAndGoAndTheLeaderChanges(t *testing.T) {
 		`standalone_cinder_quota{name="gold",resource="gigabytes",scope="backend",type="used"} 5`,
 		`standalone_cinder_pending_claims{reason="QuotaExceeded",state="denied"} 7`,
 	} {
-		w.metric(leader, line)
+		leader = w.leaderMetric(replicas, line)
 	}
 	for _, replica := range replicas {
 		if _, body, err := replica.Get(w.ctx, "/metrics"); err != nil || replica != leader && strings.Contains(body, "\nstandalone_cinder_quota{") {

@@ -26,6 +26,26 @@ func (w *world) metric(replica *harness.Replica, line string) {
 	}))
 }
 
+// leaderMetric waits until the replica that leads by then exports a metric, and
+// returns that replica.
+func (w *world) leaderMetric(replicas []*harness.Replica, line string) *harness.Replica {
+	w.Helper()
+	var leader *harness.Replica
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		for _, replica := range replicas {
+			if !replica.Leads(w.ctx) {
+				continue
+			}
+			leader = replica
+			if _, body, err := replica.Get(w.ctx, "/metrics"); err != nil || strings.Contains(body, "\n"+line+"\n") {
+				return "", err
+			}
+		}
+		return "no leader exports " + line, nil
+	}))
+	return leader
+}
+
 // leaseEvents returns the messages of the events with a reason that are about
 // the program itself.
 func (w *world) leaseEvents(reason string) []string {
