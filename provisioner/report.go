@@ -43,7 +43,8 @@ type Selected struct {
 	Limit int
 }
 
-func (s Selected) includes(namespace, claim string) bool {
+// Includes reports whether a claim is selected.
+func (s Selected) Includes(namespace, claim string) bool {
 	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim) && (s.Namespaces == nil || s.Namespaces.Has(namespace))
 }
 
@@ -61,8 +62,8 @@ func (r *reports) ReportClaims(selected Selected) statusreport.Claims {
 	for _, one := range parked {
 		claim := one.Object
 		waits[claim.UID] = true
-		if selected.includes(claim.Namespace, claim.Name) {
-			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
+		if selected.Includes(claim.Namespace, claim.Name) {
+			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, objects.ClassName(claim)
 			entry.Backend = unfinished[claim.UID].Backend
 			pending = append(pending, entry)
@@ -84,8 +85,8 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 		if pv.Spec.ClaimRef != nil {
 			claim = *pv.Spec.ClaimRef
 		}
-		if selected.includes(claim.Namespace, claim.Name) {
-			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
+		if selected.Includes(claim.Namespace, claim.Name) {
+			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
 			entry.PersistentVolume, entry.Backend = pv.Name, pv.Annotations[objects.AnnotationBackend]
 			pending = append(pending, entry)
@@ -94,23 +95,13 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 	return statusreport.Deletions{InProgress: len(r.parkedVolumes.loop.Turns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
 }
 
-func pendingOf(state parking.Reason, reason, message string, since, created time.Time) statusreport.Pending {
-	if since.IsZero() {
-		since = created
-	}
-	return statusreport.Pending{
-		State: string(state), Reason: reason, Message: message,
-		Since: since.UTC().Truncate(time.Second), Created: created.UTC(),
-	}
-}
-
 // steps counts the claims under way. With a selection, it counts only those whose
 // namespaces the journal knows.
 func (r *reports) steps(selected Selected, unfinished map[types.UID]journal.Beginning, working []string, waits map[types.UID]bool) []statusreport.Step {
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
 		switch {
-		case !selected.includes(begun.Stamp.Namespace, begun.Stamp.Claim):
+		case !selected.Includes(begun.Stamp.Namespace, begun.Stamp.Claim):
 		case begun.HandedOver != nil:
 			saving.add(begun.Since)
 		case !waits[claim]:

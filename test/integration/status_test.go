@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -36,6 +37,7 @@ func newStatusWorld(t *testing.T, name string) *statusWorld {
 	address := proxyableAddress(t)
 	w := &statusWorld{world: newWorld(t, name, cindersim.Options{})}
 	w.policy = strings.Replace(w.policy, "    namespaces: [\""+name+"-b\"]", "    namespaces: [\""+name+"-b\"]\n    quota: {volumes: 2, gigabytes: 5}", 1)
+	w.policy = strings.Replace(w.policy, "clusterID: cluster-"+name+"\n", "clusterID: cluster-"+name+"\naudit: {interval: 500ms, grace: 1m}\n", 1)
 	for i := range 3 {
 		w.replicas = append(w.replicas, w.startPod(w.podName(i), address))
 	}
@@ -196,12 +198,21 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	}))
 	w.claim("a", "late", "late", "1Gi")
 
+	// The tenant has room for 2 GiB more.
+	_, err = suite.Client.StorageV1().StorageClasses().Patch(w.ctx, "stat-lab", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
+	w.must(err)
+	_, err = suite.Client.CoreV1().PersistentVolumeClaims("stat-b").Patch(w.ctx, "two", types.MergePatchType, []byte(`{"spec": {"resources": {"requests": {"storage": "9Gi"}}}}`), metav1.PatchOptions{})
+	w.must(err)
+	_, err = suite.WaitEvent(w.ctx, "stat-b", "two", "QuotaExceeded", "")
+	w.must(err)
+	w.metricNamed(leader, "standalone_cinder_audit_timestamp_seconds")
+
 	text := w.ask(suite.Program, leader, 0, "status")
-	w.contains("status", text, "leader   "+leaderPod+"_", "stat-b/three", "QuotaExceeded", "stat-stranger/data", "NoMatchingTenant", "2 of 2", "3 of 5", "lab: 2 (3 GiB)")
+	w.contains("status", text, "EXPANSIONS (1)", "stat-b/two", "11 of 5 GiB", "leader   "+leaderPod+"_", "stat-b/three", "QuotaExceeded", "stat-stranger/data", "NoMatchingTenant", "2 of 2", "3 of 5", "lab: 2 (3 GiB)")
 
 	var report statusreport.Report
 	w.must(json.Unmarshal([]byte(w.ask(suite.Program, leader, 0, "status", "--output", "json")), &report))
-	if report.Claims == nil || report.Claims.Total != 2 || len(report.Claims.Pending) != 2 || !report.Replica.Leads {
+	if report.Claims == nil || report.Claims.Total != 2 || len(report.Claims.Pending) != 2 || !report.Replica.Leads || report.Audit == nil {
 		t.Errorf("the leader's report: %+v", report)
 	}
 	for _, backend := range report.Backends {

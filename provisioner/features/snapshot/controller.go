@@ -247,14 +247,5 @@ func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reaso
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
 }
 
-// Report counts the objects that cannot continue now, by kind, state and reason.
-func (c *Controller) Report() map[Waiting]int {
-	waiting := map[Waiting]int{}
-	c.parked.Each(func(object metav1.Object, state parking.Reason, reason string) {
-		waiting[Waiting{string(itemOf(object).kind), string(state), reason}]++
-	})
-	return waiting
-}
-
-// Waiting says why objects wait.
-type Waiting struct{ Kind, State, Reason string }
+// Parked returns the objects that cannot continue now.
+func (c *Controller) Parked() *parking.Lot[metav1.Object] { return c.parked }

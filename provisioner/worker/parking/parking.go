@@ -143,8 +143,8 @@ func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 type Parked[T metav1.Object] struct {
 	Object T
 	State  Reason
-	// Reason and Message are those of the last message to the author. For a failing
-	// object, Reason is empty and Message is the last failure.
+	// Reason and Message are those of the last message to the author. If failures of the
+	// object are noted, Reason is empty and Message is the last one.
 	Reason, Message string
 	// Since is when the wait for this reason began.
 	Since time.Time
@@ -159,7 +159,7 @@ func (l *Lot[T]) List() []Parked[T] {
 		one, told := Parked[T]{Object: p.object, State: p.reason, Since: p.since}, l.reported[uid]
 		switch {
 		case p.reason == Waiting:
-		case p.reason == Failing:
+		case p.reason == Failing && told.failure != "":
 			one.Message, one.Since = told.failure, told.failing
 		case told.reason != "":
 			one.Reason, one.Message, one.Since = told.reason, told.latest, told.since
