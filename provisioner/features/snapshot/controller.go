@@ -108,8 +108,6 @@ type Options struct {
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
-	// Changed is called whenever a VolumeSnapshot or its content changes.
-	Changed func(namespace, name string)
 	// Board is where the term publishes what may unblock work.
 	Board *parking.Board
 

@@ -33,12 +33,24 @@ const (
 	Attributes  TriggerKind = "attributes"  // the VolumeAttributesClass was created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
-	Source      TriggerKind = "source"      // a claim that another one copies (namespace/name) or populates (UID) has changed
+	Source      TriggerKind = "source"      // see SourceClaim, SourceSnapshot and PopulatedClaim
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed
 	Earlier     TriggerKind = "earlier"     // the claims older than the term are known
 )
+
+// SourceClaim fires when a claim that others may copy has changed.
+func SourceClaim(namespace, name string) Trigger { return Trigger{Source, namespace + "/" + name} }
+
+// SourceSnapshot fires when a VolumeSnapshot that claims may copy has changed. No
+// namespace has a slash.
+func SourceSnapshot(namespace, name string) Trigger {
+	return Trigger{Source, "/" + namespace + "/" + name}
+}
+
+// PopulatedClaim fires when the claim with a UID, which a populator may fill, has changed.
+func PopulatedClaim(uid types.UID) Trigger { return Trigger{Source, string(uid)} }
 
 // Reason explains why an object is parked.
 type Reason string
