@@ -123,7 +123,7 @@ func (w *statusWorld) operator() string {
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "standalone-cinder-status"},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-volumes"} {
+	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-classes", "standalone-cinder-volumes"} {
 		_, err := suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + role}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
