@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	kubejson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
@@ -182,7 +183,7 @@ func (o *output) writePath(w io.Writer, value any) error {
 		return err
 	}
 	var fields any
-	if err := json.Unmarshal(encoded, &fields); err != nil {
+	if err := kubejson.Unmarshal(encoded, &fields); err != nil {
 		return err
 	}
 	var selected strings.Builder

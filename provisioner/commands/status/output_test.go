@@ -131,3 +131,16 @@ func TestQuotaPrintsOneLine(t *testing.T) {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }
+
+// TestTemplatesCompareNumbersAsKubectlDoes: kubectl's numbers are whole ones, too.
+func TestTemplatesCompareNumbersAsKubectlDoes(t *testing.T) {
+	o := output{human: "text", form: `jsonpath={.backends[?(@.failures>1)].name}`}
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	value := map[string]any{"backends": []any{map[string]any{"name": "gold", "failures": 2}, map[string]any{"name": "silver", "failures": 0}}}
+	if err := o.write(&b, reply{value: value}); err != nil || b.String() != "gold\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}
