@@ -2,6 +2,7 @@ package statusreport
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,7 +35,7 @@ func (r *Report) Troubles() []string {
 // Delays lists what holds up claims and deletions although nothing is broken, or because
 // something is.
 func (r *Report) Delays() []string {
-	var delays, full []string
+	var delays, full, reached []string
 	if r.Claims != nil && r.Claims.Total > 0 {
 		delays = append(delays, r.waiting(&r.Claims.Waiting, "1 claim waits", "%d claims wait"))
 	}
@@ -42,15 +43,21 @@ func (r *Report) Delays() []string {
 		delays = append(delays, r.waiting(&r.Deletions.Waiting, "1 deletion waits", "%d deletions wait"))
 	}
 	for _, tenant := range r.Tenants {
-		for _, quota := range tenant.Quotas {
-			if quota.isLimited() && *quota.Used >= *quota.Limit {
-				full = append(full, tenant.Name)
-				break
-			}
+		ofRule := func(rule Rule) bool { return slices.ContainsFunc(rule.Quotas, Quota.isFull) }
+		if slices.ContainsFunc(tenant.Quotas, Quota.isFull) || slices.ContainsFunc(tenant.Rules, ofRule) {
+			full = append(full, tenant.Name)
+		}
+	}
+	for _, backend := range r.Backends {
+		if !backend.Suspended && slices.ContainsFunc(backend.Quotas, Quota.isFull) {
+			reached = append(reached, backend.Name)
 		}
 	}
 	if len(full) > 0 {
 		delays = append(delays, "a quota is full: "+named("tenant", full))
+	}
+	if len(reached) > 0 {
+		delays = append(delays, "a limit is reached: "+named("backend", reached))
 	}
 	return delays
 }
@@ -60,10 +67,16 @@ func (r *Report) waiting(w *Waiting, one, many string) string {
 	if w.Total > 1 {
 		text = fmt.Sprintf(many, w.Total)
 	}
-	if len(w.Pending) > 0 && !w.Pending[0].Since.IsZero() {
-		text += ", the oldest" + r.lasting(w.Pending[0].Since)
+	longest := time.Time{}
+	for _, p := range w.Pending {
+		if longest.IsZero() || !p.Since.IsZero() && p.Since.Before(longest) {
+			longest = p.Since
+		}
 	}
-	return text
+	if longest.IsZero() {
+		return text
+	}
+	return text + ", the longest" + r.lasting(longest)
 }
 
 // concerning names the tenants that have volumes on a backend.
@@ -119,6 +132,8 @@ func (r *Report) Age(t time.Time) string {
 	}
 	return fmt.Sprintf("%d days", age/day)
 }
+
+func (q Quota) isFull() bool { return q.isLimited() && *q.Used >= *q.Limit }
 
 // isLimited reports whether the limit allows something and the use is known.
 func (q Quota) isLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }
