@@ -91,7 +91,7 @@ func managerOf(found *corev1.ConfigMap) string {
 		return owner.Kind + " " + owner.Name
 	case found.Annotations["argocd.argoproj.io/tracking-id"] != "":
 		return "Argo CD"
-	case found.Labels["kustomize.toolkit.fluxcd.io/name"] != "" || found.Labels["helm.toolkit.fluxcd.io/name"] != "":
+	case found.Labels["kustomize.toolkit.fluxcd.io/name"] != "":
 		return "Flux"
 	}
 	return found.Labels[managedBy]
