@@ -10,6 +10,7 @@ import (
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
@@ -328,6 +330,31 @@ func TestRightsOfANamespaceAreThoseOfObjectsInIt(t *testing.T) {
 					t.Errorf("%s has %s", role.Name, resource)
 				}
 			}
+		}
+	}
+}
+
+// TestAMissingKindIsToldFromAMissingObject: of a kind that it does not have, the API server
+// says no more than that it has no such page.
+func TestAMissingKindIsToldFromAMissingObject(t *testing.T) {
+	for body, want := range map[string]string{
+		"404 page not found\n": "snapshot team-a/nightly: the API server has no VolumeSnapshots: the snapshot CRDs are not installed",
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"volumesnapshots \"nightly\" not found","reason":"NotFound","details":{"name":"nightly","kind":"volumesnapshots"},"code":404}`: `snapshot team-a/nightly: volumesnapshots "nightly" not found`,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if strings.HasPrefix(body, "{") {
+				w.Header().Set("Content-Type", "application/json")
+			}
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(body))
+		}))
+		defer server.Close()
+		snapshots, err := snapshotclient.NewForConfig(&rest.Config{Host: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ask(t, &inquiry{connection: &connection{}, snapshots: snapshots}, "vs/nightly"); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

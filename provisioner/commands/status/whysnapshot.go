@@ -15,7 +15,8 @@ import (
 // explainSnapshot says what a VolumeSnapshot waits for.
 func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	snapshot, err := q.snapshots.SnapshotV1().VolumeSnapshots(q.Namespace).Get(ctx, q.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) && !namesObject(err) {
+	// A server without the kind has no answer of its own.
+	if apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return errors.New("the API server has no VolumeSnapshots: the snapshot CRDs are not installed")
 	}
 	if err != nil {
@@ -44,12 +45,6 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	q.explainContent(ctx, snapshot, status)
 	q.addEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
 	return nil
-}
-
-// namesObject tells a missing object from a missing kind.
-func namesObject(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
 }
 
 // explainSourceOf says whether the claim of a snapshot can be snapshotted.
