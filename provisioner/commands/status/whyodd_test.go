@@ -198,6 +198,13 @@ func TestWhyOfOddObjects(t *testing.T) {
 			}), claimIn(corev1.ClaimBound)},
 			want: []string{"it is being deleted since 2026-11-28T12:00:00Z; what keeps it are its finalizers: example.org/keep"}, not: []string{"why node/"},
 		},
+		"a pod that ran when its node was last heard of": {
+			about: "pod/web-0", objects: []runtime.Object{pod(func(p *corev1.Pod) {
+				p.Status.Phase = corev1.PodRunning
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: noon}}
+			}), claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), attachmentTo("worker-1", attached)},
+			want: []string{"it has not been ready since 2026-11-28T12:00:00Z, which its node may cause: kubectl cinder why node/worker-1"},
+		},
 		"a pod that is held back": {
 			about: "pod/web-0", objects: []runtime.Object{pod(func(p *corev1.Pod) {
 				p.Spec.NodeName = ""

@@ -29,6 +29,9 @@ func (q *inquiry) explainPod(ctx context.Context) error {
 		}
 	case pod.Status.Phase == corev1.PodRunning:
 		q.because("it runs on node %s, so its volumes are mounted", pod.Spec.NodeName)
+		if ready := conditionOf(pod, corev1.PodReady); ready != nil && ready.Status != corev1.ConditionTrue {
+			q.note("it has not been ready since %s, which its node may cause: kubectl cinder why node/%s", at(ready.LastTransitionTime.Time), pod.Spec.NodeName)
+		}
 	case len(claims) == 0:
 		q.because("it uses no claim, so no volume is in its way")
 	}
