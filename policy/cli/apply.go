@@ -435,7 +435,7 @@ func (a *applying) verdict() error {
 
 // unfinished says what is missing when the time is up, or the command is interrupted.
 func (a *applying) unfinished(cause error, unknown string) error {
-	missing, hint := []string{}, ""
+	missing, holds, hint := []string{}, "holds", ""
 	for _, r := range a.result.Replicas {
 		switch {
 		case r.Silent != "":
@@ -450,7 +450,7 @@ func (a *applying) unfinished(cause error, unknown string) error {
 	}
 	switch {
 	case unknown != "":
-		missing = append(missing, unknown)
+		missing, holds = append(missing, unknown), "held"
 	case len(a.result.Replicas) == 0:
 		missing = append(missing, fmt.Sprintf("no pod in namespace %s with the labels %s runs provisioner %s", a.Namespace, a.Selector, a.Provisioner))
 	}
@@ -458,6 +458,6 @@ func (a *applying) unfinished(cause error, unknown string) error {
 	if errors.Is(cause, context.DeadlineExceeded) {
 		waited = fmt.Sprintf("not finished after %s", a.timeout)
 	}
-	return &ExitError{Code: ExitFailed, Err: errors.New(oneLine(fmt.Sprintf("%s; %s holds revision %s, but %s; run the same command again to wait on%s",
-		waited, a.Place, a.p.Revision(), strings.Join(missing, "; "), hint)))}
+	return &ExitError{Code: ExitFailed, Err: errors.New(oneLine(fmt.Sprintf("%s; %s %s revision %s, but %s; run the same command again to wait on%s",
+		waited, a.Place, holds, a.p.Revision(), strings.Join(missing, "; "), hint)))}
 }

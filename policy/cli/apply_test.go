@@ -195,6 +195,16 @@ func TestApplyNoticesThatSomebodyRemovesThePolicy(t *testing.T) {
 	}
 }
 
+// TestApplyDoesNotClaimToKnowWhatItCannotRead: the ConfigMap may be gone by then.
+func TestApplyDoesNotClaimToKnowWhatItCannotRead(t *testing.T) {
+	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
+	s.beforeLook = func() { s.heldErr = errors.New("there is no ConfigMap") }
+	got := s.apply(compared, "--timeout", "50ms")
+	if want := "held revision " + policy.RevisionOf([]byte(compared)); ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), want) || !strings.Contains(message(got.err), "there is no ConfigMap") {
+		t.Errorf("%v, want %s", got.err, want)
+	}
+}
+
 // manifestOf returns the manifest of a ConfigMap with a policy.
 func manifestOf(namespace, name, text string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: \"" + namespace + "\"}\ndata:\n  policy.yaml: |\n    " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "\n    "), "    ")
