@@ -81,10 +81,7 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
 	for _, one := range r.parkedVolumes.lot.List() {
 		pv := one.Object
-		claim := corev1.ObjectReference{}
-		if pv.Spec.ClaimRef != nil {
-			claim = *pv.Spec.ClaimRef
-		}
+		claim := claimOf(pv)
 		if selected.Includes(claim.Namespace, claim.Name) {
 			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
@@ -92,7 +89,26 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 			pending = append(pending, entry)
 		}
 	}
-	return statusreport.Deletions{InProgress: len(r.parkedVolumes.loop.Turns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+	inProgress := 0
+	for _, name := range r.parkedVolumes.loop.Turns.Working() {
+		// One that has just gone is nobody's.
+		claim := corev1.ObjectReference{}
+		if pv, err := r.cachedPVs.Get(name); err == nil {
+			claim = claimOf(pv)
+		}
+		if selected.Includes(claim.Namespace, claim.Name) {
+			inProgress++
+		}
+	}
+	return statusreport.Deletions{InProgress: inProgress, Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+}
+
+// claimOf returns the claim that a PersistentVolume is or was for.
+func claimOf(pv *corev1.PersistentVolume) corev1.ObjectReference {
+	if pv.Spec.ClaimRef == nil {
+		return corev1.ObjectReference{}
+	}
+	return *pv.Spec.ClaimRef
 }
 
 // steps counts the claims under way. With a selection, it counts only those whose

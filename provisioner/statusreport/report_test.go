@@ -238,11 +238,11 @@ func TestOnlyTheOldestAreListed(t *testing.T) {
 // TestDelaysAreToldBeforeTheDetails: how much waits, how long, and which quota is full.
 func TestDelaysAreToldBeforeTheDetails(t *testing.T) {
 	r := example()
-	want := `4 claims wait, the oldest for 30 min
-1 deletion waits, the oldest for 12 min
-1 expansion waits, the oldest for 7 min
-2 snapshots wait, the oldest for 4 min
-2 attachments wait, the oldest for 6 min; volumes that Kubernetes has detached are still staged on node node-3
+	want := `4 claims wait, the longest for 30 min
+1 deletion waits, the longest for 12 min
+1 expansion waits, the longest for 7 min
+2 snapshots wait, the longest for 4 min
+2 attachments wait, the longest for 6 min; volumes that Kubernetes has detached are still staged on node node-3
 findings of the last audit: 2
 backend gold: the keystone certificate expires in 15 days
 a quota is full: tenant team-a`
@@ -302,5 +302,44 @@ func TestMetersAreColoredByUrgency(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", quotaText(c.quota), got, c.want)
 		}
+	}
+}
+
+// TestTheVerdictAgreesWithItsTables: the same page shows both.
+func TestTheVerdictAgreesWithItsTables(t *testing.T) {
+	full := func(used, limit int64) []Quota {
+		return []Quota{{Resource: Volumes, Used: pointer(used), Limit: pointer(limit)}}
+	}
+	at := func(minutes int) time.Time { return exampleTime.Add(time.Duration(-minutes) * time.Minute) }
+	waiting := NewWaiting([]Pending{
+		{Name: "older", Created: at(60), Since: at(3)},
+		{Name: "younger", Created: at(50), Since: at(40)},
+	}, DefaultLimit)
+	for name, c := range map[string]struct {
+		report Report
+		want   string
+	}{
+		"the claim that waits longest is not the oldest": {Report{Claims: &Claims{Waiting: waiting}}, "2 claims wait, the longest for 40 min"},
+		"the quota of a rule is full":                    {Report{Tenants: []Tenant{{Name: "a", Quotas: full(1, 2), Rules: []Rule{{Path: "tenants[0].classes[0]", Quotas: full(2, 2)}}}}}, "a quota is full: tenant a"},
+		"a backend is full":                              {Report{Backends: []Backend{{Name: "gold", State: Answers, Quotas: full(2, 2)}}}, "a limit is reached: backend gold"},
+		"a suspended backend is full":                    {Report{Backends: []Backend{{Name: "gold", Suspended: true, Quotas: full(2, 2)}}}, ""},
+		"nothing is full":                                {Report{Backends: []Backend{{Name: "gold", Quotas: full(1, 2)}}, Tenants: []Tenant{{Name: "a", Quotas: full(1, 2)}}}, ""},
+	} {
+		c.report.Time = exampleTime
+		if got := strings.Join(c.report.Delays(), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAPageAboutATenantThatDoesNotExistFindsNothingWell: nothing is known to be well.
+func TestAPageAboutATenantThatDoesNotExistFindsNothingWell(t *testing.T) {
+	r := Report{Time: exampleTime, Leader: Leader{Identity: "x"}, Selection: &Selection{Namespace: "nobody", Message: "namespace nobody belongs to no tenant"}, Claims: &Claims{}, Deletions: &Deletions{}}
+	var page bytes.Buffer
+	if err := NewPage().Write(&page, View{Report: &r, Find: "nobody"}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(page.String(), "All is well") || !strings.Contains(page.String(), "belongs to no tenant") {
+		t.Error(page.String())
 	}
 }

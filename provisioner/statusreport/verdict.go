@@ -18,8 +18,8 @@ const (
 )
 
 // Troubles lists what needs an operator: no known leader, a refused policy, unreadable
-// credentials, certificates about to expire, or a backend that does not answer. It leaves out pending claims, because
-// most of them are denied by the policy.
+// credentials, certificates about to expire, or a backend that does not answer. It leaves
+// out pending claims, because most of them are denied by the policy.
 func (r *Report) Troubles() []string {
 	troubles := []string{}
 	if r.Leader.Identity == "" {
@@ -58,21 +58,11 @@ func (r *Report) expiring(b Backend, within time.Duration) (sentences []string) 
 // Delays lists what holds up work, or may soon, although nothing is broken, or because
 // something is.
 func (r *Report) Delays() []string {
-	var delays, full []string
-	if r.Claims != nil && r.Claims.Total > 0 {
-		delays = append(delays, r.waiting(&r.Claims.Waiting, "1 claim waits", "%d claims wait"))
-	}
-	if r.Deletions != nil && r.Deletions.Total > 0 {
-		delays = append(delays, r.waiting(&r.Deletions.Waiting, "1 deletion waits", "%d deletions wait"))
-	}
-	if r.Expansions != nil && r.Expansions.Total > 0 {
-		delays = append(delays, r.waiting(r.Expansions, "1 expansion waits", "%d expansions wait"))
-	}
-	if r.Snapshots != nil && r.Snapshots.Total > 0 {
-		delays = append(delays, r.waiting(r.Snapshots, "1 snapshot waits", "%d snapshots wait"))
-	}
-	if r.Attachments != nil && r.Attachments.Total > 0 {
-		delays = append(delays, r.waiting(&r.Attachments.Waiting, "1 attachment waits", "%d attachments wait")+r.staged())
+	var delays, full, reached []string
+	for _, section := range r.Sections() {
+		if section.Total > 0 {
+			delays = append(delays, r.waiting(section))
+		}
 	}
 	if r.Audit != nil && r.Audit.Total > 0 {
 		delays = append(delays, fmt.Sprintf("findings of the last audit: %d", r.Audit.Total))
@@ -86,42 +76,47 @@ func (r *Report) Delays() []string {
 		}
 	}
 	for _, tenant := range r.Tenants {
-		for _, quota := range tenant.Quotas {
-			if quota.isLimited() && *quota.Used >= *quota.Limit {
-				full = append(full, tenant.Name)
-				break
-			}
+		ofRule := func(rule Rule) bool { return slices.ContainsFunc(rule.Quotas, Quota.isFull) }
+		if slices.ContainsFunc(tenant.Quotas, Quota.isFull) || slices.ContainsFunc(tenant.Rules, ofRule) {
+			full = append(full, tenant.Name)
+		}
+	}
+	for _, backend := range r.Backends {
+		if !backend.Suspended && slices.ContainsFunc(backend.Quotas, Quota.isFull) {
+			reached = append(reached, backend.Name)
 		}
 	}
 	if len(full) > 0 {
 		delays = append(delays, "a quota is full: "+named("tenant", full))
 	}
+	if len(reached) > 0 {
+		delays = append(delays, "a limit is reached: "+named("backend", reached))
+	}
 	return delays
 }
 
-func (r *Report) waiting(w *Waiting, one, many string) string {
-	text := one
+func (r *Report) waiting(w Section) string {
+	text := "1 " + w.noun + " waits"
 	if w.Total > 1 {
-		text = fmt.Sprintf(many, w.Total)
+		text = fmt.Sprintf("%d %ss wait", w.Total, w.noun)
 	}
-	if len(w.Pending) > 0 && !w.Pending[0].Since.IsZero() {
-		text += ", the oldest" + r.lasting(w.Pending[0].Since)
-	}
-	return text
-}
-
-// staged names the nodes that have not let go of volumes.
-func (r *Report) staged() string {
-	var nodes []string
-	for _, p := range r.Attachments.Pending {
-		if p.Reason == StillStaged && !slices.Contains(nodes, p.Node) {
-			nodes = append(nodes, p.Node)
+	longest := time.Time{}
+	var holding []string
+	for _, p := range w.Pending {
+		if longest.IsZero() || !p.Since.IsZero() && p.Since.Before(longest) {
+			longest = p.Since
+		}
+		if p.Reason == StillStaged && !slices.Contains(holding, p.Node) {
+			holding = append(holding, p.Node)
 		}
 	}
-	if len(nodes) == 0 {
-		return ""
+	if !longest.IsZero() {
+		text += ", the longest" + r.lasting(longest)
 	}
-	return "; volumes that Kubernetes has detached are still staged on " + named("node", nodes)
+	if len(holding) > 0 {
+		text += "; volumes that Kubernetes has detached are still staged on " + named("node", holding)
+	}
+	return text
 }
 
 // concerning names the tenants that have volumes on a backend.
@@ -179,6 +174,8 @@ func inLargestUnit(d time.Duration) string {
 	}
 	return fmt.Sprintf("%d days", d/day)
 }
+
+func (q Quota) isFull() bool { return q.isLimited() && *q.Used >= *q.Limit }
 
 // isLimited reports whether the limit allows something and the use is known.
 func (q Quota) isLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }

@@ -125,7 +125,7 @@ func (w *statusWorld) operator() string {
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "standalone-cinder-status"},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-volumes"} {
+	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-classes", "standalone-cinder-volumes"} {
 		_, err := suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + role}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -238,7 +238,7 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(w.plugin, leader, 0, "why", "pv/"+claim.Spec.VolumeName)
 	w.contains("why of a volume", text, "PersistentVolume "+claim.Spec.VolumeName+": Bound", "of tenant tenant-b", "claim stat-b/one has it")
 	text = w.ask(w.plugin, leader, 2, "why", "vs/none", "-n", "stat-b")
-	w.contains("why of no snapshot", text, "snapshot stat-b/none: ")
+	w.contains("why of no snapshot", text, "snapshot stat-b/none: the API server has no VolumeSnapshots")
 	text = w.ask(w.plugin, leader, 2, "why", "node/none")
 	w.contains("why of no node", text, `nodes "none" not found`)
 	text = w.ask(w.plugin, leader, 0, "why", "late", "-n", "stat-a")
@@ -265,6 +265,27 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	w.contains("status at a wrong port", text, "at port 1;", "connection refused")
 	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b", "--provisioner-namespace", "stat-a")
 	w.contains("why without the right to ask the program", text, "could not ask the program: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
+
+	// A developer has rights in one namespace only.
+	_, err = suite.Client.CoreV1().ServiceAccounts("stat-b").Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "developer"}}, metav1.CreateOptions{})
+	w.must(err)
+	_, err = suite.Client.RbacV1().RoleBindings("stat-b").Create(w.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "developer"}, Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "stat-b", Name: "developer"}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "standalone-cinder-claims"},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.kubeconfig, err = suite.ControlPlane().ServiceAccountKubeconfig(w.ctx, "stat-b", "developer")
+	w.must(err)
+	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b")
+	w.contains("why for a developer", text, "could not ask the program: cannot read Lease", "is forbidden", "its last warning says: QuotaExceeded")
+	text = w.ask(w.plugin, leader, 0, "why", "one", "-n", "stat-b")
+	w.contains("why of a bound claim for a developer", text, "bound to PersistentVolume pvc-", "no pod uses it")
+	text = w.ask(w.plugin, leader, 2, "why", "late", "-n", "stat-a")
+	w.contains("why in a namespace of others", text, "claim stat-a/late: ", "is forbidden")
+	text = w.ask(w.plugin, leader, 2, "why", "node/worker-1")
+	w.contains("why of a node for a developer", text, "node worker-1: ", "is forbidden")
+	text = w.ask(w.plugin, leader, 2, "quota", "stat-b")
+	w.contains("quota for a developer", text, "cannot read Lease", "is forbidden")
 
 	w.must(suite.DeleteClaims(w.ctx, "stat-a"))
 	w.must(suite.DeleteClaims(w.ctx, "stat-b"))
