@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -81,7 +82,7 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
 	for _, one := range r.parkedVolumes.lot.List() {
 		pv := one.Object
-		claim := claimOf(pv)
+		claim := ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
 		if selected.Includes(claim.Namespace, claim.Name) {
 			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
@@ -94,21 +95,13 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 		// One that has just gone is nobody's.
 		claim := corev1.ObjectReference{}
 		if pv, err := r.cachedPVs.Get(name); err == nil {
-			claim = claimOf(pv)
+			claim = ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
 		}
 		if selected.Includes(claim.Namespace, claim.Name) {
 			inProgress++
 		}
 	}
 	return statusreport.Deletions{InProgress: inProgress, Waiting: statusreport.NewWaiting(pending, selected.Limit)}
-}
-
-// claimOf returns the claim that a PersistentVolume is or was for.
-func claimOf(pv *corev1.PersistentVolume) corev1.ObjectReference {
-	if pv.Spec.ClaimRef == nil {
-		return corev1.ObjectReference{}
-	}
-	return *pv.Spec.ClaimRef
 }
 
 // steps counts the claims under way. With a selection, it counts only those whose

@@ -6,6 +6,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
@@ -83,7 +84,7 @@ func (t *term) reportAttachments(selected provisioner.Selected) *statusreport.At
 		entry := statusreport.NewPending(string(state), reason, message, one.Since, one.Since)
 		entry.Backend, entry.Node = one.Backend, one.Node
 		if pv := one.Volume; pv != nil {
-			claim := claimOf(pv)
+			claim := ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
 			entry.PersistentVolume, entry.Namespace, entry.Name, entry.StorageClass = pv.Name, claim.Namespace, claim.Name, pv.Spec.StorageClassName
 		}
 		if selected.Includes(entry.Namespace, entry.Name) {
@@ -96,13 +97,6 @@ func (t *term) reportAttachments(selected provisioner.Selected) *statusreport.At
 
 func stillStaged(one attach.Waiting) string {
 	return fmt.Sprintf("node %s may still write to the volume, although Kubernetes has detached it; until it lets go, the node gets no other volume of backend %s", one.Node, one.Backend)
-}
-
-func claimOf(pv *corev1.PersistentVolume) corev1.ObjectReference {
-	if pv.Spec.ClaimRef == nil {
-		return corev1.ObjectReference{}
-	}
-	return *pv.Spec.ClaimRef
 }
 
 func waitingOf(pending []statusreport.Pending, selected provisioner.Selected) *statusreport.Waiting {
