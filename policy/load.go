@@ -78,11 +78,12 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 	case embedded.Key != MountedKey:
 		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded.Key, MountedKey)}}
 	case len(embedded.Content) > MaxFileSize || embedded.Text == nil:
-		return Parse(embedded.Content, fmt.Sprintf("%s (data[%q])", source, embedded.Key), protocols)
+		source, embedded.Text = fmt.Sprintf("%s (data[%q])", source, embedded.Key), embedded.Content
 	}
 	p, err := Parse(embedded.Text, source, protocols)
 	if err == nil {
 		p.revision, p.text = RevisionOf(embedded.Content), embedded.Content
+		p.Manifest = Manifest{embedded.Namespace, embedded.Name}
 	}
 	return p, err
 }

@@ -76,6 +76,9 @@ type Policy struct {
 	// Source is the name under which the file was parsed.
 	Source string `json:"-"`
 
+	// Manifest is the ConfigMap whose manifest has the policy; empty without one.
+	Manifest Manifest `json:"-"`
+
 	index    index
 	revision string
 	text     []byte
@@ -388,6 +391,9 @@ func (p *Policy) Revision() string { return p.revision }
 
 // Text returns the content of the file, which Revision is a hash of.
 func (p *Policy) Text() []byte { return p.text }
+
+// Manifest names a ConfigMap, as far as its manifest does.
+type Manifest struct{ Namespace, Name string }
 
 // Line returns the line of the value at a path, such as the Path of a Denial,
 // or of the nearest value around it that the file gives.

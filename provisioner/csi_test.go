@@ -301,7 +301,7 @@ func TestCopyNamesTheFilesystemsOfItsLineage(t *testing.T) {
 	// An administrator records the UUID of its filesystem.
 	native.Annotations[objects.AnnotationFilesystemUUIDs] = "6F3D7F7C-8b0f-4b43-8d4e-3f3b9d3f6a11"
 	f.store(native)
-	f.SourceChanged("team-a", "native")
+	f.board.Publish(parking.SourceClaim("team-a", "native"))
 	f.wantRequeued("fifth")
 	if fifth := bound("fifth", "uid-5", "native"); fifth.Spec.CSI == nil || fifth.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11" || fifth.Spec.CSI.VolumeAttributes["neverFormat"] != "true" {
 		t.Errorf("source %+v", fifth.Spec.PersistentVolumeSource)

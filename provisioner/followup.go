@@ -16,7 +16,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
@@ -33,7 +32,6 @@ type Followup struct {
 	*tasks
 	board         *parking.Board
 	policy        func() *policy.Policy
-	sources       *copies.Resolver
 	placement     *placement.Placer
 	parkedClaims  *parkedClaims
 	parkedVolumes *parkedVolumes
@@ -64,7 +62,7 @@ func newFollowup(f *Followup) *Followup {
 func (f *Followup) VolumeSeen(pv *corev1.PersistentVolume) {
 	f.countRecorded(pv)
 	if ref := pv.Spec.ClaimRef; ref != nil {
-		f.board.Publish(f.sources.ClaimChanged(ref.Namespace, ref.Name)...)
+		f.board.Publish(parking.SourceClaim(ref.Namespace, ref.Name))
 	}
 	if !mayRelease(pv) {
 		// The volume is in use or retained, so earlier node usage no longer matters.

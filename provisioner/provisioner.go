@@ -125,7 +125,7 @@ func New(o Options) *Provisioner {
 	asked := newReschedules()
 	tasks := newTasks(o, over, known)
 	followup := newFollowup(&Followup{
-		identity: self, tasks: tasks, board: o.Board, policy: o.Policy, sources: sources, placement: placer,
+		identity: self, tasks: tasks, board: o.Board, policy: o.Policy, placement: placer,
 		parkedClaims: parkedClaims, parkedVolumes: parkedVolumes, claimTimes: times, rates: rates, cleaner: cleaner,
 		nodes: o.Nodes, client: o.Client, cachedClaims: o.Claims, recorder: o.Recorder,
 	})
@@ -139,7 +139,7 @@ func New(o Options) *Provisioner {
 		imports: imports, cachedClaims: o.Claims, cachedPVs: o.PersistentVolumes, recorder: o.Recorder,
 	}
 	wakeups := &wakeups{
-		board: o.Board, sources: sources, placement: placer, policy: o.Policy, backends: o.Backends, cachedClaims: o.Claims,
+		board: o.Board, placement: placer, policy: o.Policy, backends: o.Backends, cachedClaims: o.Claims,
 		parkedClaims: parkedClaims, followup: followup, logger: o.Logger,
 	}
 	return &Provisioner{
@@ -190,8 +190,7 @@ func (p *Provisioner) ClaimChanged(before, after *corev1.PersistentVolumeClaim) 
 		p.followup.ClaimChanged(before, after)
 	}
 	claim := cmp.Or(after, before)
-	p.SourceChanged(claim.Namespace, claim.Name)
-	p.PopulatedChanged(claim)
+	p.board.Publish(parking.SourceClaim(claim.Namespace, claim.Name), parking.PopulatedClaim(claim.UID))
 }
 
 // Imports sets the importer of existing volumes. Without one, nothing is imported.

@@ -43,7 +43,8 @@ type Selected struct {
 	Limit int
 }
 
-func (s Selected) includes(namespace, claim string) bool {
+// Includes reports whether a claim is selected.
+func (s Selected) Includes(namespace, claim string) bool {
 	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim) && (s.Namespaces == nil || s.Namespaces.Has(namespace))
 }
 
@@ -61,8 +62,8 @@ func (r *reports) ReportClaims(selected Selected) statusreport.Claims {
 	for _, one := range parked {
 		claim := one.Object
 		waits[claim.UID] = true
-		if selected.includes(claim.Namespace, claim.Name) {
-			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
+		if selected.Includes(claim.Namespace, claim.Name) {
+			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, objects.ClassName(claim)
 			entry.Backend = unfinished[claim.UID].Backend
 			pending = append(pending, entry)
@@ -80,28 +81,34 @@ func (r *reports) ReportDeletions(selected Selected) statusreport.Deletions {
 	var pending []statusreport.Pending
 	for _, one := range r.parkedVolumes.lot.List() {
 		pv := one.Object
-		claim := corev1.ObjectReference{}
-		if pv.Spec.ClaimRef != nil {
-			claim = *pv.Spec.ClaimRef
-		}
-		if selected.includes(claim.Namespace, claim.Name) {
-			entry := pendingOf(one.State, one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
+		claim := claimOf(pv)
+		if selected.Includes(claim.Namespace, claim.Name) {
+			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, pv.CreationTimestamp.Time)
 			entry.Namespace, entry.Name, entry.StorageClass = claim.Namespace, claim.Name, pv.Spec.StorageClassName
 			entry.PersistentVolume, entry.Backend = pv.Name, pv.Annotations[objects.AnnotationBackend]
 			pending = append(pending, entry)
 		}
 	}
-	return statusreport.Deletions{InProgress: len(r.parkedVolumes.loop.Turns.Working()), Waiting: statusreport.NewWaiting(pending, selected.Limit)}
+	inProgress := 0
+	for _, name := range r.parkedVolumes.loop.Turns.Working() {
+		// One that has just gone is nobody's.
+		claim := corev1.ObjectReference{}
+		if pv, err := r.cachedPVs.Get(name); err == nil {
+			claim = claimOf(pv)
+		}
+		if selected.Includes(claim.Namespace, claim.Name) {
+			inProgress++
+		}
+	}
+	return statusreport.Deletions{InProgress: inProgress, Waiting: statusreport.NewWaiting(pending, selected.Limit)}
 }
 
-func pendingOf(state parking.Reason, reason, message string, since, created time.Time) statusreport.Pending {
-	if since.IsZero() {
-		since = created
+// claimOf returns the claim that a PersistentVolume is or was for.
+func claimOf(pv *corev1.PersistentVolume) corev1.ObjectReference {
+	if pv.Spec.ClaimRef == nil {
+		return corev1.ObjectReference{}
 	}
-	return statusreport.Pending{
-		State: string(state), Reason: reason, Message: message,
-		Since: since.UTC().Truncate(time.Second), Created: created.UTC(),
-	}
+	return *pv.Spec.ClaimRef
 }
 
 // steps counts the claims under way. With a selection, it counts only those whose
@@ -110,7 +117,7 @@ func (r *reports) steps(selected Selected, unfinished map[types.UID]journal.Begi
 	var choosing, connecting, saving stepCount
 	for claim, begun := range unfinished {
 		switch {
-		case !selected.includes(begun.Stamp.Namespace, begun.Stamp.Claim):
+		case !selected.Includes(begun.Stamp.Namespace, begun.Stamp.Claim):
 		case begun.HandedOver != nil:
 			saving.add(begun.Since)
 		case !waits[claim]:

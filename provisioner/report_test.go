@@ -121,6 +121,7 @@ func TestReportOfDeletions(t *testing.T) {
 	f.released(pv)
 	gold.health = &cinder.Error{Kind: cinder.KindUnavailable, Backend: "gold", Message: "down"}
 	f.ShouldDelete(t.Context(), pv)
+	f.parkedVolumes.loop.Turns.Begin(pv.Name, "a", "gold")
 	for _, c := range []struct {
 		selected Selected
 		want     int
@@ -132,8 +133,8 @@ func TestReportOfDeletions(t *testing.T) {
 		selected, want := c.selected, c.want
 		selected.Limit = 9
 		report := f.ReportDeletions(selected)
-		if report.Total != want {
-			t.Errorf("%+v: %d deletions, want %d", selected, report.Total, want)
+		if report.Total != want || report.InProgress != want {
+			t.Errorf("%+v: %d deletions wait and %d are in progress, want %d", selected, report.Total, report.InProgress, want)
 		}
 		if want == 1 {
 			one := report.Pending[0]

@@ -5,12 +5,10 @@ import (
 	"log/slog"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -21,7 +19,6 @@ import (
 // and attempt.go. Nothing here polls or writes to the API server.
 type wakeups struct {
 	board        *parking.Board
-	sources      *copies.Resolver
 	placement    *placement.Placer
 	policy       func() *policy.Policy
 	backends     Backends
@@ -29,16 +26,6 @@ type wakeups struct {
 	parkedClaims *parkedClaims
 	followup     *Followup
 	logger       *slog.Logger
-}
-
-// SourceChanged retries the claims that copy this one.
-func (w *wakeups) SourceChanged(namespace, claim string) {
-	w.board.Publish(w.sources.ClaimChanged(namespace, claim)...)
-}
-
-// PopulatedChanged retries the populators' claims that populate this one.
-func (w *wakeups) PopulatedChanged(claim *corev1.PersistentVolumeClaim) {
-	w.board.Publish(w.sources.PopulatedChanged(claim)...)
 }
 
 // PolicyChanged retries everything that was denied or failed under the previous policy.
@@ -86,11 +73,6 @@ func (w *wakeups) Recount(name string) {
 func (w *wakeups) NoteEarlier(claims objects.EarlierClaims) {
 	w.placement.NoteEarlier(claims)
 	w.board.Publish(parking.Trigger{Kind: parking.Earlier})
-}
-
-// SnapshotChanged retries the claims that copy a VolumeSnapshot.
-func (w *wakeups) SnapshotChanged(namespace, name string) {
-	w.board.Publish(w.sources.SnapshotChanged(namespace, name)...)
 }
 
 // gatherFreedRoom is how long freed room accumulates before it is offered: one freed

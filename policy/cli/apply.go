@@ -36,8 +36,9 @@ func (p Place) String() string { return fmt.Sprintf("ConfigMap %s/%s", p.Namespa
 type Installation interface {
 	// Held reads what the ConfigMap holds.
 	Held(ctx context.Context) (Held, error)
-	// Write replaces what was read. It fails if the ConfigMap has changed since.
-	Write(ctx context.Context, held Held, text []byte) error
+	// Write replaces what was read. It fails if the ConfigMap has changed since. A dry run
+	// only asks whether it could.
+	Write(ctx context.Context, held Held, text []byte, dryRun bool) error
 	// Replicas asks every replica.
 	Replicas(ctx context.Context) ([]Replica, error)
 	// Existing and CSI read what exists in the cluster.
@@ -136,7 +137,7 @@ cluster.`,
 	flags.StringVar(&options.Provisioner, "provisioner-name", from.ProvisionerName, "`name` by which StorageClasses refer to the program")
 	flags.StringVar(&options.cloudsFile, "clouds-file", "", "clouds.yaml `file` with credentials to check")
 	flags.BoolVar(&options.skipReview, "skip-review", false, "do not check existing claims and volumes")
-	flags.BoolVar(&options.dryRun, "dry-run", false, "stop before the write")
+	flags.BoolVar(&options.dryRun, "dry-run", false, "write nothing, but ask the API server whether it would let you")
 	flags.DurationVar(&options.timeout, "timeout", applyTimeout, "`time` to wait")
 	outputFlag(cmd, &options.output)
 	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
@@ -214,6 +215,9 @@ func (a *applying) steps(cmd *cobra.Command) error {
 	if !a.result.Check.Valid {
 		return a.tellCheck()
 	}
+	if err := a.checkManifest(); err != nil {
+		return err
+	}
 	var err error
 	if a.to, err = a.Connect(a.Place); err != nil {
 		return &ExitError{Code: ExitUsage, Err: err}
@@ -231,17 +235,22 @@ func (a *applying) steps(cmd *cobra.Command) error {
 		return err
 	}
 	a.tellChanges(earlier)
-	if a.dryRun {
-		a.tell("%s stays as it is (--dry-run)", a.Place)
-		return nil
-	}
 	if err := a.write(ctx); err != nil {
 		return err
 	}
-	if a.timeout == 0 {
+	if a.timeout == 0 || a.dryRun {
 		return nil
 	}
 	return a.await(ctx)
+}
+
+// checkManifest returns an error if the file is the manifest of another ConfigMap.
+func (a *applying) checkManifest() error {
+	of := a.p.Manifest
+	if of.Name == "" || of.Name == a.ConfigMap && (of.Namespace == "" || of.Namespace == a.Namespace) {
+		return nil
+	}
+	return usageError("%s is the manifest of ConfigMap %s, not of %s; give --namespace and --configmap", a.result.Check.Source, strings.TrimPrefix(of.Namespace+"/"+of.Name, "/"), a.Place)
 }
 
 // tell prints a line. Parts of it may be text that others wrote.
@@ -306,21 +315,25 @@ func (a *applying) tellChanges(earlier *policy.Policy) {
 	a.result.effects.each(func(line string) { a.tell("%s", line) })
 }
 
-// write writes the ConfigMap, unless it holds the policy already.
+// write writes the ConfigMap, or asks whether it could, unless it holds the policy already.
 func (a *applying) write(ctx context.Context) error {
 	revision := a.p.Revision()
 	if a.held.Text != nil && a.result.Before == revision {
 		a.tell("%s holds revision %s already", a.Place, revision)
 		return nil
 	}
-	if err := a.to.Write(ctx, a.held, a.p.Text()); err != nil {
-		return &ExitError{Code: ExitFailed, Err: err}
-	}
-	a.result.Written = true
-	a.tell("%s holds revision %s now (before: %s)", a.Place, revision, cmp.Or(a.result.Before, "none"))
 	if a.held.Manager != "" {
 		a.tell("%s is managed by %s, which will bring its own policy back: give it this one, too", a.Place, a.held.Manager)
 	}
+	if err := a.to.Write(ctx, a.held, a.p.Text(), a.dryRun); err != nil {
+		return &ExitError{Code: ExitFailed, Err: err}
+	}
+	if a.dryRun {
+		a.tell("%s stays as it is (--dry-run)", a.Place)
+		return nil
+	}
+	a.result.Written = true
+	a.tell("%s holds revision %s now (before: %s)", a.Place, revision, cmp.Or(a.result.Before, "none"))
 	return nil
 }
 
@@ -360,6 +373,9 @@ func (a *applying) await(ctx context.Context) error {
 type replacedError struct{ place, by string }
 
 func (e *replacedError) Error() string {
+	if e.by == "" {
+		return fmt.Sprintf("somebody has removed the policy from %s in the meantime; the replicas keep the one in force", e.place)
+	}
 	return fmt.Sprintf("somebody has replaced the policy in %s by revision %s in the meantime; run the same command again to see how they differ", e.place, e.by)
 }
 
@@ -368,6 +384,9 @@ func (a *applying) look(ctx context.Context) ([]Replica, error) {
 	held, err := a.to.Held(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if held.Text == nil {
+		return nil, &replacedError{place: a.Place.String()}
 	}
 	if now := policy.RevisionOf(held.Text); now != a.p.Revision() {
 		return nil, &replacedError{a.Place.String(), now}
@@ -416,7 +435,7 @@ func (a *applying) verdict() error {
 
 // unfinished says what is missing when the time is up, or the command is interrupted.
 func (a *applying) unfinished(cause error, unknown string) error {
-	missing := []string{}
+	missing, holds, hint := []string{}, "holds", ""
 	for _, r := range a.result.Replicas {
 		switch {
 		case r.Silent != "":
@@ -426,18 +445,19 @@ func (a *applying) unfinished(cause error, unknown string) error {
 			missing = append(missing, fmt.Sprintf("replica %s runs revision %s, and refuses another one: %s", r.Pod, r.Revision, strings.Join(r.Why, "; ")))
 		default:
 			missing = append(missing, fmt.Sprintf("replica %s runs revision %s", r.Pod, cmp.Or(r.Revision, "none")))
+			hint = "; a kubelet updates no file that a pod mounts with subPath"
 		}
 	}
 	switch {
 	case unknown != "":
-		missing = append(missing, unknown)
+		missing, holds = append(missing, unknown), "held"
 	case len(a.result.Replicas) == 0:
-		missing = append(missing, fmt.Sprintf("no pod in namespace %s has the labels %s", a.Namespace, a.Selector))
+		missing = append(missing, fmt.Sprintf("no pod in namespace %s with the labels %s runs provisioner %s", a.Namespace, a.Selector, a.Provisioner))
 	}
 	waited := "interrupted"
 	if errors.Is(cause, context.DeadlineExceeded) {
 		waited = fmt.Sprintf("not finished after %s", a.timeout)
 	}
-	return &ExitError{Code: ExitFailed, Err: errors.New(oneLine(fmt.Sprintf("%s; %s holds revision %s, but %s; run the same command again to wait on",
-		waited, a.Place, a.p.Revision(), strings.Join(missing, "; "))))}
+	return &ExitError{Code: ExitFailed, Err: errors.New(oneLine(fmt.Sprintf("%s; %s %s revision %s, but %s; run the same command again to wait on%s",
+		waited, a.Place, holds, a.p.Revision(), strings.Join(missing, "; "), hint)))}
 }

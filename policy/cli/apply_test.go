@@ -29,12 +29,15 @@ type site struct {
 
 func (s *site) Held(context.Context) (Held, error) { return s.held, s.heldErr }
 
-func (s *site) Write(_ context.Context, held Held, text []byte) error {
+func (s *site) Write(_ context.Context, held Held, text []byte, dryRun bool) error {
 	if s.writeErr != nil {
 		return s.writeErr
 	}
 	if held.Version != s.held.Version {
 		return errors.New("written without a look")
+	}
+	if dryRun {
+		return nil
 	}
 	s.writes++
 	s.held.Text, s.held.Version = text, s.held.Version+"'"
@@ -94,7 +97,16 @@ func TestApply(t *testing.T) {
 			out: []string{"nothing changes\n", "holds revision " + will + " already\n", "every replica (1) runs"},
 		},
 		"a dry run": {text: changed, args: []string{"--dry-run"}, out: []string{"quota.volumes 10 -> 20", "stays as it is (--dry-run)"}},
-		"no wait":   {text: changed, args: []string{"--timeout", "0"}, writes: 1, out: []string{"holds revision " + will + " now"}},
+		"a dry run of what the API server refuses": {site: site{writeErr: errors.New("it is immutable")}, text: changed, args: []string{"--dry-run"}, code: ExitFailed, err: []string{"it is immutable"}},
+		"a dry run of what a tool manages": {site: site{held: Held{Text: []byte(compared), Manager: "Helm"}}, text: changed, args: []string{"--dry-run"},
+			out: []string{"is managed by Helm, which will bring its own policy back: give it this one, too"}},
+		"line ends, a byte order mark and comments stay": {text: "\ufeff# comment\r\n" + strings.ReplaceAll(changed, "\n", "\r\n"), args: []string{"--timeout", "0"}, writes: 1},
+		"a manifest": {text: manifestOf("standalone-cinder", "standalone-cinder-policy", changed), args: []string{"--timeout", "0"}, writes: 1, out: []string{"holds revision " + will + " now"}},
+		"a manifest of another ConfigMap": {text: manifestOf("standalone-cinder", "policy-of-another", changed), code: ExitUsage,
+			err: []string{"is the manifest of ConfigMap standalone-cinder/policy-of-another, not of ConfigMap standalone-cinder/standalone-cinder-policy; give --namespace and --configmap"}},
+		"a manifest of another namespace": {text: manifestOf("staging", "standalone-cinder-policy", changed), code: ExitUsage, err: []string{"is the manifest of ConfigMap staging/standalone-cinder-policy"}},
+		"a manifest without a namespace":  {text: manifestOf("", "standalone-cinder-policy", changed), args: []string{"--timeout", "0"}, writes: 1},
+		"no wait":                         {text: changed, args: []string{"--timeout", "0"}, writes: 1, out: []string{"holds revision " + will + " now"}},
 		"mistakes": {text: strings.Replace(compared, "backends: [gold]", "backends: [golt]", 1), code: ExitFailed,
 			out: []string{`unknown backend "golt"`}, err: []string{"<stdin> has 1 error"}},
 		"a backend goes that volumes need": {
@@ -131,10 +143,10 @@ func TestApply(t *testing.T) {
 			site: site{looks: [][]Replica{{{Pod: "a", Revision: will}, {Pod: "b", Silent: "its pod is Pending"}, {Pod: "c", Revision: was}, refuses("d", "of earlier")}}},
 			text: changed, args: []string{"--timeout", "50ms"}, writes: 1, code: ExitFailed,
 			err: []string{"not finished after 50ms; ConfigMap standalone-cinder/standalone-cinder-policy holds revision " + will + ", but replica b does not answer: its pod is Pending; replica c runs revision " + was +
-				"; replica d runs revision " + was + ", and refuses another one: clusterID: changing it; run the same command again to wait on"},
+				"; replica d runs revision " + was + ", and refuses another one: clusterID: changing it; run the same command again to wait on; a kubelet updates no file that a pod mounts with subPath"},
 		},
 		"no replica": {site: site{looks: [][]Replica{{}}}, text: changed, args: []string{"--timeout", "50ms", "--selector", "x=y"}, writes: 1, code: ExitFailed,
-			err: []string{"no pod in namespace standalone-cinder has the labels x=y"}},
+			err: []string{"no pod in namespace standalone-cinder with the labels x=y runs provisioner " + testOptions.ProvisionerName}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.site
@@ -173,6 +185,29 @@ func TestApplyNoticesThatSomebodyElseApplies(t *testing.T) {
 	if ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), "by revision "+policy.RevisionOf([]byte("theirs"))+" in the meantime") {
 		t.Errorf("%v\n%s", got.err, got.stdout)
 	}
+}
+
+func TestApplyNoticesThatSomebodyRemovesThePolicy(t *testing.T) {
+	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
+	s.beforeLook = func() { s.held.Text = nil }
+	if got := s.apply(compared); ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), "somebody has removed the policy from ConfigMap") {
+		t.Errorf("%v\n%s", got.err, got.stdout)
+	}
+}
+
+// TestApplyDoesNotClaimToKnowWhatItCannotRead: the ConfigMap may be gone by then.
+func TestApplyDoesNotClaimToKnowWhatItCannotRead(t *testing.T) {
+	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
+	s.beforeLook = func() { s.heldErr = errors.New("there is no ConfigMap") }
+	got := s.apply(compared, "--timeout", "50ms")
+	if want := "held revision " + policy.RevisionOf([]byte(compared)); ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), want) || !strings.Contains(message(got.err), "there is no ConfigMap") {
+		t.Errorf("%v, want %s", got.err, want)
+	}
+}
+
+// manifestOf returns the manifest of a ConfigMap with a policy.
+func manifestOf(namespace, name, text string) string {
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: \"" + namespace + "\"}\ndata:\n  policy.yaml: |\n    " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "\n    "), "    ")
 }
 
 func TestApplyAsJSON(t *testing.T) {
@@ -216,11 +251,15 @@ func TestWhoGainsAndLoses(t *testing.T) {
 		change []string
 		want   string
 	}{
-		"a namespace moves":             {[]string{"[a, b]", "[a]", "namespaceSelector: {matchLabels: {team: z}}", "namespaces: [b]"}, "Moved:\n  namespace b moves from tenant a to tenant z"},
+		"a namespace moves":             {[]string{"[a, b]", "[a]", "namespaceSelector: {matchLabels: {team: z}}", "namespaces: [b]"}, "Lost:\n  tenant z: the namespaces of the selector team=z\nMoved:\n  namespace b moves from tenant a to tenant z"},
 		"a namespace":                   {[]string{"[a, b]", "[a, c]"}, "Gained:\n  tenant a: namespace c\nLost:\n  tenant a: namespace b"},
 		"a quota falls":                 {[]string{"volumes: 10", "volumes: 9"}, "Lost:\n  tenant a: quota.volumes 10 -> 9"},
 		"a quota is lifted":             {[]string{"volumes: 10", "gigabytes: 5"}, "Gained:\n  tenant a: quota.volumes 10 -> without bound\nLost:\n  tenant a: quota.gigabytes without bound -> 5"},
 		"sizes have units":              {[]string{"max: 100Gi", "max: 1Ti"}, "Gained:\n  tenant a: volumeSize.max 100Gi -> 1Ti\n  tenant z: volumeSize.max 100Gi -> 1Ti"},
+		"other namespaces":              {[]string{"{team: z}", "{team: y}"}, "Gained:\n  tenant z: the namespaces of the selector team=y\nLost:\n  tenant z: the namespaces of the selector team=z"},
+		"no namespaces by labels":       {[]string{"namespaceSelector: {matchLabels: {team: z}}", "namespaces: [z]"}, "Gained:\n  tenant z: namespace z\nLost:\n  tenant z: the namespaces of the selector team=z"},
+		"small volumes":                 {[]string{"max: 100Gi", "max: 100Gi, min: 5Gi"}, "Lost:\n  tenant a: volumeSize.min without bound -> 5Gi\n  tenant z: volumeSize.min without bound -> 5Gi"},
+		"all snapshots":                 {[]string{"namespaces: [a, b]", "namespaces: [a, b]\n    restoreAnySnapshot: true"}, "Gained:\n  tenant a: may restore any snapshot"},
 		"a backend is used again":       {[]string{", suspended: true", ""}, "Gained:\n  backend silver takes new volumes again"},
 		"a StorageClass goes":           {[]string{"      - {storageClasses: [fast], backends: [gold], volumeType: ssd}\n", ""}, "Lost:\n  tenant a: StorageClasses fast"},
 		"a rule gets a backend":         {[]string{"[gold], volumeType", "[gold, silver], volumeType"}, "Gained:\n  tenant a: backend silver for StorageClasses fast"},

@@ -24,8 +24,8 @@ var (
 	pathOfSubject = regexp.MustCompile(`^(tenant|backend)s\[(.*?)\]\.(.*)$`)
 	// pathOfRule splits the rest of one such as tenants[team-a].classes[fast].backends.
 	pathOfRule = regexp.MustCompile(`^classes\[(.*?)\]\.(.*)$`)
-	// pathOfBound matches the rest of one if a larger value is more.
-	pathOfBound = regexp.MustCompile(`(^|\.)(quota\.[A-Za-z]+|limits\.(volumes|gigabytes|concurrency|requestsPerSecond)|volumeSize\.max)$`)
+	// pathOfBound matches the rest of one if its value is a bound.
+	pathOfBound = regexp.MustCompile(`(^|\.)(quota\.[A-Za-z]+|limits\.(volumes|gigabytes|concurrency|requestsPerSecond)|volumeSize\.(max|min))$`)
 )
 
 // effectsOf sorts changes by what they do to tenants and backends.
@@ -85,6 +85,15 @@ func (o *effects) add(who, path string, c change, whole map[string]bool) {
 	switch name, isNamespace := namespaceIn(path); {
 	case isNamespace:
 		o.gainOrLose(added, fmt.Sprintf("%s: namespace %s", who, name), fmt.Sprintf("%s: namespace %s", who, name))
+	case path == "namespaceSelector":
+		// Which namespaces have the labels, the policy does not tell.
+		for labels, list := range map[string]*[]string{c.After: &o.Gained, c.Before: &o.Lost} {
+			if labels != "" {
+				*list = append(*list, fmt.Sprintf("%s: the namespaces of the selector %s", who, labels))
+			}
+		}
+	case path == "restoreAnySnapshot":
+		o.gainOrLose(added, who+": may restore any snapshot", who+": may restore only its own snapshots")
 	case path == "suspended":
 		o.gainOrLose(!added, who+" takes new volumes again", who+" takes no new volumes")
 	case rule != nil && rule[2] == "storageClasses":
@@ -103,7 +112,11 @@ func (o *effects) add(who, path string, c change, whole map[string]bool) {
 			}
 		}
 	case pathOfBound.MatchString(path):
-		o.gainOrLose(more(c), fmt.Sprintf("%s: %s %s", who, path, bounds(c)), fmt.Sprintf("%s: %s %s", who, path, bounds(c)))
+		gains := more(c)
+		if strings.HasSuffix(path, "volumeSize.min") && c.Before != "" && c.After != "" {
+			gains = !gains
+		}
+		o.gainOrLose(gains, fmt.Sprintf("%s: %s %s", who, path, bounds(c)), fmt.Sprintf("%s: %s %s", who, path, bounds(c)))
 	}
 }
 

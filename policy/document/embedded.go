@@ -17,6 +17,8 @@ type Embedded struct {
 	// Content is the value, and Key its key under data.
 	Content []byte
 	Key     string
+	// Namespace and Name are those of the ConfigMap, as far as the manifest has them.
+	Namespace, Name string
 	// Text is the value with its indentation and line numbers in the manifest, or nil if
 	// it is not written as a block (|).
 	Text []byte
@@ -54,7 +56,8 @@ func Embedding(data []byte, kind string) (*Embedded, error) {
 			key, value := values.Content[i].Value, values.Content[i+1]
 			keys = append(keys, key)
 			if value.Kind == yaml.ScalarNode && isKind.MatchString(value.Value) {
-				found = append(found, &Embedded{Content: []byte(value.Value), Key: key, Text: inPlace(data, value)})
+				meta := valueOf(root, "metadata")
+				found = append(found, &Embedded{Content: []byte(value.Value), Key: key, Namespace: textOf(meta, "namespace"), Name: textOf(meta, "name"), Text: inPlace(data, value)})
 			}
 		}
 	}
@@ -70,9 +73,17 @@ func Embedding(data []byte, kind string) (*Embedded, error) {
 	return nil, fmt.Errorf("there are %d values with kind: %s in ConfigMaps, %s and %s; give one at a time", len(found), kind, found[0].Key, found[1].Key)
 }
 
+// textOf returns the text of a key in a mapping, or "".
+func textOf(n *yaml.Node, key string) string {
+	if value := valueOf(n, key); value != nil {
+		return value.Value
+	}
+	return ""
+}
+
 // valueOf returns the value of a key in a mapping, or nil.
 func valueOf(n *yaml.Node, key string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
+	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +45,13 @@ type auditor struct {
 	warn   func(message string, arguments ...any)
 	// reported is the set of findings already reported.
 	reported map[audit.Finding]bool
+	last     atomic.Pointer[lastAudit]
+}
+
+// lastAudit is what the last audit found.
+type lastAudit struct {
+	at       time.Time
+	findings []audit.Finding
 }
 
 // Run audits until the context ends. Only a leader exports the metrics.
@@ -94,6 +102,7 @@ func (u *auditor) once(ctx context.Context) error {
 		return err
 	}
 	u.metrics.done(findings, removed)
+	u.last.Store(&lastAudit{time.Now(), findings})
 	u.report(findings, removed)
 	return notRemoved
 }

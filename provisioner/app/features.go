@@ -135,7 +135,6 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches) *snapshot.Contr
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
-		Changed:           t.provisioner.SnapshotChanged,
 		Board:             t.board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,

@@ -5,12 +5,15 @@ import (
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // reloadMetrics show which policy is in force and whether it is the one in the
@@ -173,8 +176,16 @@ func (c *termCollector) Collect(to chan<- prometheus.Metric) {
 	for _, group := range term.provisioner.PendingDeletions() {
 		gauge(c.deletions, float64(group.Count), string(group.State), group.Reason)
 	}
-	for waiting, count := range term.snapshots.Report() {
-		gauge(c.snapshots, float64(count), waiting.Kind, waiting.State, waiting.Reason)
+	pending := map[[3]string]int{}
+	term.snapshots.Parked().Each(func(object metav1.Object, state parking.Reason, reason string) {
+		kind := "VolumeSnapshot"
+		if _, isContent := object.(*snapshotv1.VolumeSnapshotContent); isContent {
+			kind = "VolumeSnapshotContent"
+		}
+		pending[[3]string{kind, string(state), reason}]++
+	})
+	for labels, count := range pending {
+		gauge(c.snapshots, float64(count), labels[:]...)
 	}
 	for _, turns := range term.provisioner.Turns() {
 		gauge(c.turns, float64(turns.Held), turns.Work, "held")
@@ -208,10 +219,8 @@ func (c *termCollector) collectExpiries(gauge exportGauge) {
 		if !found.Token.IsZero() {
 			gauge(c.tokenExpiry, unixSeconds(found.Token), name)
 		}
-		for certificate, expires := range map[string]time.Time{"client": found.ClientCertificate, "keystone": found.Keystone, "cinder": found.Cinder} {
-			if !expires.IsZero() {
-				gauge(c.certificateExpiry, unixSeconds(expires), name, certificate)
-			}
+		for _, certificate := range certificatesOf(found) {
+			gauge(c.certificateExpiry, unixSeconds(certificate.Expires), name, certificate.Of)
 		}
 	}
 }

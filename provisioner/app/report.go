@@ -66,6 +66,9 @@ func (s *server) report(about statuspage.Request) statusreport.Report {
 		}
 		claims, deletions := hub.ReportClaims(selected), hub.ReportDeletions(selected)
 		r.Claims, r.Deletions = &claims, &deletions
+		r.Expansions, r.Snapshots = leads.term.reportExpansions(selected), leads.term.reportSnapshots(selected)
+		r.Attachments = leads.term.reportAttachments(selected)
+		r.Audit = leads.term.auditor.result(selected)
 		census = hub.Census()
 		used = func(scope policy.QuotaScope) *policy.Usage {
 			sum := census.Sums[ledger.Scope{Kind: scope.Kind, Name: scope.Name}]
@@ -74,6 +77,7 @@ func (s *server) report(about statuspage.Request) statusreport.Report {
 	}
 	quotas := quotasOf(inForce, used)
 	r.Backends = s.reportBackends(inForce, leads.term, quotas)
+	s.reportCertificates(&r, inForce)
 	r.Tenants, r.TenantsNotShown = reportTenants(inForce, r.Selection, quotas, census)
 	r.KeptVolumes = reportKept(r.Selection, census)
 	return r
@@ -229,6 +233,24 @@ func (s *server) reportBackends(inForce *policy.Policy, of *term, quotas map[led
 		all[i].LastFailure, all[i].LastFailureAt = condition.LastFailure, inSeconds(condition.LastFailureAt)
 	}
 	return all
+}
+
+// reportCertificates adds the certificates of the policy's backends.
+func (s *server) reportCertificates(r *statusreport.Report, inForce *policy.Policy) {
+	for i := range inForce.Backends {
+		found := s.pool.Expiry(wiring.BackendConfig(inForce, &inForce.Backends[i], s.cluster))
+		for _, certificate := range certificatesOf(found) {
+			certificate.Expires = inSeconds(certificate.Expires)
+			r.Backends[i].Certificates = append(r.Backends[i].Certificates, certificate)
+		}
+	}
+}
+
+// certificatesOf lists the certificates that were seen.
+func certificatesOf(found backends.Expiry) []statusreport.Certificate {
+	return slices.DeleteFunc([]statusreport.Certificate{
+		{Of: "client", Expires: found.ClientCertificate}, {Of: "keystone", Expires: found.Keystone}, {Of: "cinder", Expires: found.Cinder},
+	}, func(c statusreport.Certificate) bool { return c.Expires.IsZero() })
 }
 
 func reportTenants(inForce *policy.Policy, selection *statusreport.Selection, quotas map[ledger.Scope][]statusreport.Quota, census ledger.Census) (all []statusreport.Tenant, notShown int) {

@@ -40,6 +40,9 @@ type term struct {
 	expander    *expand.Controller
 	importer    *claims.Controller
 	snapshots   *snapshot.Controller
+	auditor     *auditor
+	// sidecars is nil without the CSI driver.
+	sidecars *csiTerm
 	// reach is what attaching in mode csi has shown about volume types.
 	reach *attach.Reach
 	// features run beside the hub, and hear of objects after it, in this order.
@@ -229,9 +232,10 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	t.expander = e.newExpander(t)
 	t.importer = e.newImporter(t, nodes)
 	t.provisioner.Imports(t.importer)
-	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, e.newAuditor(t), &keeper{replica: e.replica}}
-	if sidecars := e.newCSI(work, termCtx, t, handOver); sidecars != nil {
-		t.features = append(t.features, sidecars)
+	t.auditor = e.newAuditor(t)
+	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}}
+	if t.sidecars = e.newCSI(work, termCtx, t, handOver); t.sidecars != nil {
+		t.features = append(t.features, t.sidecars)
 	}
 	t.library = e.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)

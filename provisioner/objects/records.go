@@ -48,8 +48,11 @@ func (r Records) RecordedBy(v cinder.Volume) string {
 type Volume struct {
 	Origin
 	// Damage is what is wrong with the annotations; nil if nothing is.
-	Damage    error
-	Released  bool
+	Damage   error
+	Released bool
+	// Deleted means that it is released with the policy Delete, so its volume is deleted,
+	// and then the PersistentVolume.
+	Deleted   bool
 	CreatedAt time.Time
 }
 
@@ -175,7 +178,9 @@ func (r *reader) volume(pv *corev1.PersistentVolume) readVolume {
 		r.share(&origin.Backend, &origin.Tenant, &origin.Protocol, &origin.Cluster, &origin.SecretNamespace, &origin.Place.Endpoint, &origin.Place.Project)
 		origin.Connector = cinder.Connector{} // an audit disconnects nothing
 		read.record = &Volume{
-			Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased, CreatedAt: pv.CreationTimestamp.Time,
+			Origin: origin, Damage: damage, Released: pv.Status.Phase == corev1.VolumeReleased,
+			Deleted:   pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete,
+			CreatedAt: pv.CreationTimestamp.Time,
 		}
 	}
 	return read

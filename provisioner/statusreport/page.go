@@ -31,14 +31,15 @@ func NewPage() *Page {
 	digest := sha256.Sum256([]byte(pageStyle))
 	return &Page{
 		template: template.Must(template.New("page").Funcs(template.FuncMap{
-			"stamp":   formatTime,
-			"since":   func(r *Report, t time.Time) age { return age{t, r.Age(t)} },
-			"aged":    func(r *Report, b Backend) agedBackend { return agedBackend{b, age{b.Since, r.Age(b.Since)}} },
-			"seconds": func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() },
-			"list":    func(names []string) string { return strings.Join(names, ", ") },
-			"quota":   quotaText,
-			"meter":   newMeter,
-			"urgency": urgencyOf,
+			"stamp":    formatTime,
+			"since":    func(r *Report, t time.Time) age { return age{t, r.Age(t)} },
+			"aged":     func(r *Report, b Backend) agedBackend { return agedBackend{b, age{b.Since, r.Age(b.Since)}} },
+			"expiring": func(r *Report, b Backend) []string { return r.expiring(b, warnBefore) },
+			"seconds":  func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() },
+			"list":     func(names []string) string { return strings.Join(names, ", ") },
+			"quota":    quotaText,
+			"meter":    newMeter,
+			"urgency":  urgencyOf,
 		}).Parse(pageHTML)),
 		ContentSecurityPolicy: fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 			base64.StdEncoding.EncodeToString(digest[:])),

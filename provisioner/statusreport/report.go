@@ -38,7 +38,15 @@ type Report struct {
 	TenantsNotShown int        `json:"tenantsNotShown"`
 	Claims          *Claims    `json:"claims,omitempty"`
 	Deletions       *Deletions `json:"deletions,omitempty"`
-	KeptVolumes     []Kept     `json:"keptVolumes,omitempty"`
+	// Expansions are claims whose volumes cannot grow now. Snapshots are VolumeSnapshots
+	// and VolumeSnapshotContents whose snapshots cannot be taken, imported or deleted now.
+	Expansions *Waiting `json:"expansions,omitempty"`
+	Snapshots  *Waiting `json:"snapshots,omitempty"`
+	// Attachments is nil without mode csi.
+	Attachments *Attachments `json:"attachments,omitempty"`
+	KeptVolumes []Kept       `json:"keptVolumes,omitempty"`
+	// Audit is nil before the term's first one.
+	Audit *Audit `json:"audit,omitempty"`
 }
 
 // Program describes the running program.
@@ -124,6 +132,15 @@ type Backend struct {
 	LastFailure    string    `json:"lastFailure,omitempty"`
 	LastFailureAt  time.Time `json:"lastFailureAt,omitzero"`
 	Quotas         []Quota   `json:"quotas"`
+	// Certificates are those that this replica has seen.
+	Certificates []Certificate `json:"certificates,omitempty"`
+}
+
+// Certificate is one that a backend needs.
+type Certificate struct {
+	// Of is "client", for that of the credentials, or "keystone" or "cinder".
+	Of      string    `json:"of"`
+	Expires time.Time `json:"expires"`
 }
 
 // State says whether a backend answers.
@@ -202,6 +219,36 @@ type Deletions struct {
 	Waiting
 }
 
+// Attachments covers the volumes of mode csi on nodes. Besides VolumeAttachments, volumes
+// wait that nodes have staged although Kubernetes has detached them.
+type Attachments struct {
+	// Attached counts VolumeAttachments, and InProgress those that began a short time ago.
+	Attached   int `json:"attached"`
+	InProgress int `json:"inProgress"`
+	Waiting
+}
+
+// StillStaged is the reason of a volume that a node has not let go of.
+const StillStaged = "StillStaged"
+
+// Audit is what the last audit of the term found.
+type Audit struct {
+	Time time.Time `json:"time"`
+	// Total counts all findings, and NotShown is how many are left out.
+	Total    int       `json:"findingsTotal"`
+	Findings []Finding `json:"findings"`
+	NotShown int       `json:"findingsNotShown"`
+}
+
+// Finding is a difference between what Kubernetes records and what Cinder has.
+type Finding struct {
+	Kind string `json:"kind"`
+	// Subject names the object that the finding is about.
+	Subject string `json:"subject"`
+	Backend string `json:"backend,omitempty"`
+	Message string `json:"message"`
+}
+
 // Step is one step of a claim's path.
 type Step struct {
 	Step  StepName `json:"step"`
@@ -238,15 +285,19 @@ type Waiting struct {
 	NotShown int       `json:"pendingNotShown"`
 }
 
-// Pending is a claim or a deletion that cannot continue now.
+// Pending is an object that cannot continue now.
 type Pending struct {
-	// Namespace and Name are those of the claim.
+	// Namespace and Name are those of the claim, or of the VolumeSnapshot.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
-	// PersistentVolume is set for a deletion.
+	// PersistentVolume is set for a deletion and for an attachment.
 	PersistentVolume string `json:"persistentVolume,omitempty"`
-	StorageClass     string `json:"storageClass,omitempty"`
-	Backend          string `json:"backend,omitempty"`
+	// Content is a VolumeSnapshotContent.
+	Content string `json:"volumeSnapshotContent,omitempty"`
+	// Node is set for an attachment.
+	Node         string `json:"node,omitempty"`
+	StorageClass string `json:"storageClass,omitempty"`
+	Backend      string `json:"backend,omitempty"`
 	// State is waiting (for a worker), denied, failing (and retried), blocked, or left (to
 	// another program).
 	State string `json:"state"`

@@ -49,8 +49,10 @@ func example() Report {
 		},
 		Credentials: []CredentialTrouble{{Backend: "lab", Message: `clouds.yaml has no entry "lab"; credentials that were read before stay in use`}},
 		Backends: []Backend{
-			{Name: "gold", State: Answers, FailuresInARow: 2, LastFailure: "create volume: 500 Internal Server Error", LastFailureAt: at(1), Quotas: quotas(37, 40, 1210, 5000)},
-			{Name: "silver", State: CircuitOpen, Since: at(12), LastFailure: "list volumes: dial tcp 203.0.113.7:8776: connect: connection refused", LastFailureAt: at(0), Quotas: quotas(5, -1, 50, -1)},
+			{Name: "gold", State: Answers, FailuresInARow: 2, LastFailure: "create volume: 500 Internal Server Error", LastFailureAt: at(1), Quotas: quotas(37, 40, 1210, 5000),
+				Certificates: []Certificate{{"keystone", at(-15 * 24 * 60)}, {"cinder", at(-300 * 24 * 60)}}},
+			{Name: "silver", State: CircuitOpen, Since: at(12), LastFailure: "list volumes: dial tcp 203.0.113.7:8776: connect: connection refused", LastFailureAt: at(0), Quotas: quotas(5, -1, 50, -1),
+				Certificates: []Certificate{{"client", at(12)}}},
 			{Name: "lab", State: Unused, Suspended: true, Quotas: quotas(0, 0, 0, -1)},
 			{Name: "old", State: Answers, Retired: true, Quotas: []Quota{}},
 		},
@@ -82,6 +84,21 @@ func example() Report {
 			Namespace: "team-b", Name: "tmp", PersistentVolume: "pvc-5c6c2324-e7e2-428c-9b9e-93f1ab117834", StorageClass: "slow", Backend: "silver",
 			State: "blocked", Reason: "BackendUnavailable", Message: "backend silver: requests are blocked until a probe succeeds", Since: at(12), Created: at(9000),
 		}}, DefaultLimit)},
+		Expansions: &Waiting{Total: 1, Pending: []Pending{{
+			Namespace: "team-a", Name: "logs", PersistentVolume: "pvc-0b6ecf5e-6f3c-4be1-a1d4-a7b54b5a0c5c", StorageClass: "fast",
+			State: "denied", Reason: "QuotaExceeded", Message: "tenant team-a would use 530 of 500 GiB (tenants[0].quota.gigabytes)", Since: at(7), Created: at(9000),
+		}}},
+		Snapshots: &Waiting{Total: 2, Pending: []Pending{
+			{Namespace: "team-b", Name: "nightly", State: "failing", Reason: "SnapshotCreationFailed", Message: "backend gold: create snapshot: 500 Internal Server Error", Since: at(4), Created: at(5)},
+		}, NotShown: 1},
+		Attachments: &Attachments{Attached: 52, InProgress: 3, Waiting: Waiting{Total: 2, Pending: []Pending{
+			{Namespace: "team-a", Name: "data-0", PersistentVolume: "pvc-8f0c7f60-8b1f-4a53-bc3c-90a7a93f4c0d", Node: "node-2", StorageClass: "fast", Backend: "gold", State: "waiting", Reason: "Attaching", Since: at(6), Created: at(6)},
+			{Namespace: "team-a", Name: "data-0", PersistentVolume: "pvc-8f0c7f60-8b1f-4a53-bc3c-90a7a93f4c0d", Node: "node-3", StorageClass: "fast", Backend: "gold", State: "blocked", Reason: StillStaged, Message: "node node-3 may still write to the volume"},
+		}}},
+		Audit: &Audit{Time: at(12), Total: 2, Findings: []Finding{
+			{Kind: "OrphanVolume", Subject: "volume 5f16ea52-5560-41a6-b710-da9a50ab7b5e of claim team-a/old", Backend: "gold", Message: "the claim is gone and no PersistentVolume names the volume"},
+			{Kind: "BackendUnreadable", Subject: "all volumes", Backend: "silver", Message: "list volumes: connection refused"},
+		}},
 		KeptVolumes: []Kept{{Tenant: "team-a", Share: Share{Backend: "gold", Volumes: 2, Gigabytes: 40}}},
 	}
 }
@@ -93,6 +110,7 @@ func exampleOfFollower() Report {
 	r.LeaderOnly = "this replica does not lead: ask " + r.Leader.Identity + " for usage, health of backends, claims and deletions"
 	r.Policy.Source, r.Policy.Refused, r.Credentials = FromFile, nil, []CredentialTrouble{}
 	r.Claims, r.Deletions, r.KeptVolumes, r.TenantsNotShown = nil, nil, nil, 0
+	r.Expansions, r.Snapshots, r.Attachments, r.Audit = nil, nil, nil, nil
 	unused := func(quotas []Quota) {
 		for i := range quotas {
 			quotas[i].Used = nil
@@ -188,7 +206,7 @@ func TestAReportCanBeReadBack(t *testing.T) {
 
 func TestTroublesAreWhatNeedsAnOperator(t *testing.T) {
 	r := example()
-	want := "[the policy file is refused the credentials of backend lab cannot be read backend silver does not answer for 12 min, which concerns tenants team-a, team-b]"
+	want := "[the policy file is refused the credentials of backend lab cannot be read backend silver does not answer for 12 min, which concerns tenants team-a, team-b backend silver: the client certificate has expired]"
 	if got := fmt.Sprint(r.Troubles()); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -220,7 +238,14 @@ func TestOnlyTheOldestAreListed(t *testing.T) {
 // TestDelaysAreToldBeforeTheDetails: how much waits, how long, and which quota is full.
 func TestDelaysAreToldBeforeTheDetails(t *testing.T) {
 	r := example()
-	want := "4 claims wait, the oldest for 30 min\n1 deletion waits, the oldest for 12 min\na quota is full: tenant team-a"
+	want := `4 claims wait, the longest for 30 min
+1 deletion waits, the longest for 12 min
+1 expansion waits, the longest for 7 min
+2 snapshots wait, the longest for 4 min
+2 attachments wait, the longest for 6 min; volumes that Kubernetes has detached are still staged on node node-3
+findings of the last audit: 2
+backend gold: the keystone certificate expires in 15 days
+a quota is full: tenant team-a`
 	if got := strings.Join(r.Delays(), "\n"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -277,5 +302,44 @@ func TestMetersAreColoredByUrgency(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %s, want %s", quotaText(c.quota), got, c.want)
 		}
+	}
+}
+
+// TestTheVerdictAgreesWithItsTables: the same page shows both.
+func TestTheVerdictAgreesWithItsTables(t *testing.T) {
+	full := func(used, limit int64) []Quota {
+		return []Quota{{Resource: Volumes, Used: pointer(used), Limit: pointer(limit)}}
+	}
+	at := func(minutes int) time.Time { return exampleTime.Add(time.Duration(-minutes) * time.Minute) }
+	waiting := NewWaiting([]Pending{
+		{Name: "older", Created: at(60), Since: at(3)},
+		{Name: "younger", Created: at(50), Since: at(40)},
+	}, DefaultLimit)
+	for name, c := range map[string]struct {
+		report Report
+		want   string
+	}{
+		"the claim that waits longest is not the oldest": {Report{Claims: &Claims{Waiting: waiting}}, "2 claims wait, the longest for 40 min"},
+		"the quota of a rule is full":                    {Report{Tenants: []Tenant{{Name: "a", Quotas: full(1, 2), Rules: []Rule{{Path: "tenants[0].classes[0]", Quotas: full(2, 2)}}}}}, "a quota is full: tenant a"},
+		"a backend is full":                              {Report{Backends: []Backend{{Name: "gold", State: Answers, Quotas: full(2, 2)}}}, "a limit is reached: backend gold"},
+		"a suspended backend is full":                    {Report{Backends: []Backend{{Name: "gold", Suspended: true, Quotas: full(2, 2)}}}, ""},
+		"nothing is full":                                {Report{Backends: []Backend{{Name: "gold", Quotas: full(1, 2)}}, Tenants: []Tenant{{Name: "a", Quotas: full(1, 2)}}}, ""},
+	} {
+		c.report.Time = exampleTime
+		if got := strings.Join(c.report.Delays(), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAPageAboutATenantThatDoesNotExistFindsNothingWell: nothing is known to be well.
+func TestAPageAboutATenantThatDoesNotExistFindsNothingWell(t *testing.T) {
+	r := Report{Time: exampleTime, Leader: Leader{Identity: "x"}, Selection: &Selection{Namespace: "nobody", Message: "namespace nobody belongs to no tenant"}, Claims: &Claims{}, Deletions: &Deletions{}}
+	var page bytes.Buffer
+	if err := NewPage().Write(&page, View{Report: &r, Find: "nobody"}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(page.String(), "All is well") || !strings.Contains(page.String(), "belongs to no tenant") {
+		t.Error(page.String())
 	}
 }

@@ -32,11 +32,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 	}
 	if r.Claims != nil {
-		t.claims(r)
+		t.inFlight(r.Claims.InFlight)
 	}
-	if r.Deletions != nil {
-		t.deletions(r)
+	for _, section := range r.Sections() {
+		t.section(section)
 	}
+	t.audit(r)
 	return t.Flush()
 }
 
@@ -124,6 +125,9 @@ func (t *table) backends(r *Report) {
 		if b.Retired {
 			state += ", not in the policy: kept for deletions"
 		}
+		for _, sentence := range r.expiring(b, warnBefore) {
+			state += ", " + sentence
+		}
 		cells := quotaCells(b.Quotas)
 		t.row(b.Name, state, cells[0], cells[1], b.LastFailure)
 	}
@@ -164,28 +168,38 @@ func quotaCells(quotas []Quota) []string {
 	return cells
 }
 
-func (t *table) claims(r *Report) {
+func (t *table) inFlight(steps []Step) {
 	t.title("CLAIMS IN FLIGHT", "COUNT", "OLDEST")
-	for _, step := range r.Claims.InFlight {
+	for _, step := range steps {
 		oldest := ""
 		if step.OldestSeconds > 0 {
 			oldest = time.Duration(step.OldestSeconds * float64(time.Second)).Round(time.Second).String()
 		}
 		t.row(string(step.Step), fmt.Sprint(step.Count), oldest)
 	}
-	t.title(fmt.Sprintf("PENDING CLAIMS (%d)", r.Claims.Total), "STORAGECLASS", "STATE", "SINCE", "WHY")
-	for _, p := range r.Claims.Pending {
-		t.row(p.Namespace+"/"+p.Name, p.StorageClass, p.State, formatTime(p.Since), p.Why())
-	}
-	t.more(r.Claims.NotShown)
 }
 
-func (t *table) deletions(r *Report) {
-	t.title(fmt.Sprintf("DELETIONS (%d in progress, %d waiting)", r.Deletions.InProgress, r.Deletions.Total), "CLAIM", "STATE", "SINCE", "WHY")
-	for _, p := range r.Deletions.Pending {
-		t.row(p.PersistentVolume, p.Namespace+"/"+p.Name, p.State, formatTime(p.Since), p.Why())
+func (t *table) section(s Section) {
+	titles := []string{fmt.Sprintf("%s (%s)", strings.ToUpper(s.Name), s.Count)}
+	for _, column := range s.Columns[1:] {
+		titles = append(titles, strings.ToUpper(column))
 	}
-	t.more(r.Deletions.NotShown)
+	t.title(append(titles, "STATE", "SINCE", "WHY")...)
+	for _, p := range s.Pending {
+		t.row(append(s.Cells(p), p.State, formatTime(p.Since), p.Why())...)
+	}
+	t.more(s.NotShown)
+}
+
+func (t *table) audit(r *Report) {
+	if r.Audit == nil || r.Audit.Total == 0 {
+		return
+	}
+	t.title(fmt.Sprintf("AUDIT FINDINGS (%d, %s ago)", r.Audit.Total, r.Age(r.Audit.Time)), "SUBJECT", "BACKEND", "WHY")
+	for _, f := range r.Audit.Findings {
+		t.row(f.Kind, f.Subject, f.Backend, f.Message)
+	}
+	t.more(r.Audit.NotShown)
 }
 
 func (t *table) more(count int) {

@@ -2,6 +2,7 @@ package statusreport
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -9,9 +10,16 @@ import (
 // maxNamed bounds how many tenants a sentence names.
 const maxNamed = 3
 
+// A certificate is a trouble troubleBefore its expiry, and a delay to come warnBefore it.
+const (
+	troubleBefore = 3 * day
+	warnBefore    = 21 * day
+	day           = 24 * time.Hour
+)
+
 // Troubles lists what needs an operator: no known leader, a refused policy, unreadable
-// credentials, or a backend that does not answer. It leaves out pending claims, because
-// most of them are denied by the policy.
+// credentials, certificates about to expire, or a backend that does not answer. It leaves
+// out pending claims, because most of them are denied by the policy.
 func (r *Report) Troubles() []string {
 	troubles := []string{}
 	if r.Leader.Identity == "" {
@@ -27,41 +35,86 @@ func (r *Report) Troubles() []string {
 		if backend.State == CircuitOpen {
 			troubles = append(troubles, "backend "+backend.Name+" does not answer"+r.lasting(backend.Since)+r.concerning(backend.Name))
 		}
+		for _, sentence := range r.expiring(backend, troubleBefore) {
+			troubles = append(troubles, "backend "+backend.Name+": "+sentence)
+		}
 	}
 	return troubles
 }
 
-// Delays lists what holds up claims and deletions although nothing is broken, or because
+// expiring returns a sentence for each certificate of a backend that expires within a time.
+func (r *Report) expiring(b Backend, within time.Duration) (sentences []string) {
+	for _, c := range b.Certificates {
+		switch left := c.Expires.Sub(r.Time); {
+		case left <= 0:
+			sentences = append(sentences, "the "+c.Of+" certificate has expired")
+		case left <= within:
+			sentences = append(sentences, "the "+c.Of+" certificate expires in "+inLargestUnit(left))
+		}
+	}
+	return sentences
+}
+
+// Delays lists what holds up work, or may soon, although nothing is broken, or because
 // something is.
 func (r *Report) Delays() []string {
-	var delays, full []string
-	if r.Claims != nil && r.Claims.Total > 0 {
-		delays = append(delays, r.waiting(&r.Claims.Waiting, "1 claim waits", "%d claims wait"))
+	var delays, full, reached []string
+	for _, section := range r.Sections() {
+		if section.Total > 0 {
+			delays = append(delays, r.waiting(section))
+		}
 	}
-	if r.Deletions != nil && r.Deletions.Total > 0 {
-		delays = append(delays, r.waiting(&r.Deletions.Waiting, "1 deletion waits", "%d deletions wait"))
+	if r.Audit != nil && r.Audit.Total > 0 {
+		delays = append(delays, fmt.Sprintf("findings of the last audit: %d", r.Audit.Total))
+	}
+	for _, backend := range r.Backends {
+		if len(r.expiring(backend, troubleBefore)) > 0 {
+			continue // it is a trouble
+		}
+		for _, sentence := range r.expiring(backend, warnBefore) {
+			delays = append(delays, "backend "+backend.Name+": "+sentence)
+		}
 	}
 	for _, tenant := range r.Tenants {
-		for _, quota := range tenant.Quotas {
-			if quota.isLimited() && *quota.Used >= *quota.Limit {
-				full = append(full, tenant.Name)
-				break
-			}
+		ofRule := func(rule Rule) bool { return slices.ContainsFunc(rule.Quotas, Quota.isFull) }
+		if slices.ContainsFunc(tenant.Quotas, Quota.isFull) || slices.ContainsFunc(tenant.Rules, ofRule) {
+			full = append(full, tenant.Name)
+		}
+	}
+	for _, backend := range r.Backends {
+		if !backend.Suspended && slices.ContainsFunc(backend.Quotas, Quota.isFull) {
+			reached = append(reached, backend.Name)
 		}
 	}
 	if len(full) > 0 {
 		delays = append(delays, "a quota is full: "+named("tenant", full))
 	}
+	if len(reached) > 0 {
+		delays = append(delays, "a limit is reached: "+named("backend", reached))
+	}
 	return delays
 }
 
-func (r *Report) waiting(w *Waiting, one, many string) string {
-	text := one
+func (r *Report) waiting(w Section) string {
+	text := "1 " + w.noun + " waits"
 	if w.Total > 1 {
-		text = fmt.Sprintf(many, w.Total)
+		text = fmt.Sprintf("%d %ss wait", w.Total, w.noun)
 	}
-	if len(w.Pending) > 0 && !w.Pending[0].Since.IsZero() {
-		text += ", the oldest" + r.lasting(w.Pending[0].Since)
+	longest := time.Time{}
+	var holding []string
+	for _, p := range w.Pending {
+		if longest.IsZero() || !p.Since.IsZero() && p.Since.Before(longest) {
+			longest = p.Since
+		}
+		if p.Reason == StillStaged && !slices.Contains(holding, p.Node) {
+			holding = append(holding, p.Node)
+		}
+	}
+	if !longest.IsZero() {
+		text += ", the longest" + r.lasting(longest)
+	}
+	if len(holding) > 0 {
+		text += "; volumes that Kubernetes has detached are still staged on " + named("node", holding)
 	}
 	return text
 }
@@ -107,18 +160,22 @@ func (r *Report) Age(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	age := max(0, r.Time.Sub(t))
-	const day = 24 * time.Hour
-	switch {
-	case age < 2*time.Minute:
-		return fmt.Sprintf("%d s", age/time.Second)
-	case age < 2*time.Hour:
-		return fmt.Sprintf("%d min", age/time.Minute)
-	case age < 2*day:
-		return fmt.Sprintf("%d h", age/time.Hour)
-	}
-	return fmt.Sprintf("%d days", age/day)
+	return inLargestUnit(max(0, r.Time.Sub(t)))
 }
+
+func inLargestUnit(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+	return fmt.Sprintf("%d days", d/day)
+}
+
+func (q Quota) isFull() bool { return q.isLimited() && *q.Used >= *q.Limit }
 
 // isLimited reports whether the limit allows something and the use is known.
 func (q Quota) isLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }

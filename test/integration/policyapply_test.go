@@ -185,6 +185,11 @@ func TestPolicyApply(t *testing.T) {
 	w.contains("a mistake", text, `unknown backend "golt"`, "has 1 error")
 	text = w.apply(changed, 2, "--configmap", "absent")
 	w.contains("another name", text, "there is no ConfigMap "+harness.Namespace+"/absent")
+
+	_, err := suite.Client.CoreV1().ConfigMaps(harness.Namespace).Patch(w.ctx, w.configMap, types.MergePatchType, []byte(`{"immutable":true}`), metav1.PatchOptions{})
+	w.must(err)
+	text = w.apply(w.policy, 1, "--dry-run")
+	w.contains("a dry run of what cannot be written", text, "is not written: ", "immutable")
 }
 
 // TestPolicyApplyIsToldOfOthersAndMayBeKilled: nothing is overwritten unseen, and a killed

@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
@@ -36,6 +37,7 @@ func newStatusWorld(t *testing.T, name string) *statusWorld {
 	address := proxyableAddress(t)
 	w := &statusWorld{world: newWorld(t, name, cindersim.Options{})}
 	w.policy = strings.Replace(w.policy, "    namespaces: [\""+name+"-b\"]", "    namespaces: [\""+name+"-b\"]\n    quota: {volumes: 2, gigabytes: 5}", 1)
+	w.policy = strings.Replace(w.policy, "clusterID: cluster-"+name+"\n", "clusterID: cluster-"+name+"\naudit: {interval: 500ms, grace: 1m}\n", 1)
 	for i := range 3 {
 		w.replicas = append(w.replicas, w.startPod(w.podName(i), address))
 	}
@@ -123,7 +125,7 @@ func (w *statusWorld) operator() string {
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "standalone-cinder-status"},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-volumes"} {
+	for _, role := range []string{"standalone-cinder-claims", "standalone-cinder-classes", "standalone-cinder-volumes"} {
 		_, err := suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + role}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -196,12 +198,21 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	}))
 	w.claim("a", "late", "late", "1Gi")
 
+	// The tenant has room for 2 GiB more.
+	_, err = suite.Client.StorageV1().StorageClasses().Patch(w.ctx, "stat-lab", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
+	w.must(err)
+	_, err = suite.Client.CoreV1().PersistentVolumeClaims("stat-b").Patch(w.ctx, "two", types.MergePatchType, []byte(`{"spec": {"resources": {"requests": {"storage": "9Gi"}}}}`), metav1.PatchOptions{})
+	w.must(err)
+	_, err = suite.WaitEvent(w.ctx, "stat-b", "two", "QuotaExceeded", "")
+	w.must(err)
+	w.metricNamed(leader, "standalone_cinder_audit_timestamp_seconds")
+
 	text := w.ask(suite.Program, leader, 0, "status")
-	w.contains("status", text, "leader   "+leaderPod+"_", "stat-b/three", "QuotaExceeded", "stat-stranger/data", "NoMatchingTenant", "2 of 2", "3 of 5", "lab: 2 (3 GiB)")
+	w.contains("status", text, "EXPANSIONS (1)", "stat-b/two", "11 of 5 GiB", "leader   "+leaderPod+"_", "stat-b/three", "QuotaExceeded", "stat-stranger/data", "NoMatchingTenant", "2 of 2", "3 of 5", "lab: 2 (3 GiB)")
 
 	var report statusreport.Report
 	w.must(json.Unmarshal([]byte(w.ask(suite.Program, leader, 0, "status", "--output", "json")), &report))
-	if report.Claims == nil || report.Claims.Total != 2 || len(report.Claims.Pending) != 2 || !report.Replica.Leads {
+	if report.Claims == nil || report.Claims.Total != 2 || len(report.Claims.Pending) != 2 || !report.Replica.Leads || report.Audit == nil {
 		t.Errorf("the leader's report: %+v", report)
 	}
 	for _, backend := range report.Backends {
@@ -227,7 +238,7 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	text = w.ask(w.plugin, leader, 0, "why", "pv/"+claim.Spec.VolumeName)
 	w.contains("why of a volume", text, "PersistentVolume "+claim.Spec.VolumeName+": Bound", "of tenant tenant-b", "claim stat-b/one has it")
 	text = w.ask(w.plugin, leader, 2, "why", "vs/none", "-n", "stat-b")
-	w.contains("why of no snapshot", text, "snapshot stat-b/none: ")
+	w.contains("why of no snapshot", text, "snapshot stat-b/none: the API server has no VolumeSnapshots")
 	text = w.ask(w.plugin, leader, 2, "why", "node/none")
 	w.contains("why of no node", text, `nodes "none" not found`)
 	text = w.ask(w.plugin, leader, 0, "why", "late", "-n", "stat-a")
@@ -254,6 +265,27 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	w.contains("status at a wrong port", text, "at port 1;", "connection refused")
 	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b", "--provisioner-namespace", "stat-a")
 	w.contains("why without the right to ask the program", text, "could not ask the program: cannot read Lease stat-a/", "its last warning says: QuotaExceeded")
+
+	// A developer has rights in one namespace only.
+	_, err = suite.Client.CoreV1().ServiceAccounts("stat-b").Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "developer"}}, metav1.CreateOptions{})
+	w.must(err)
+	_, err = suite.Client.RbacV1().RoleBindings("stat-b").Create(w.ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "developer"}, Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "stat-b", Name: "developer"}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "standalone-cinder-claims"},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.kubeconfig, err = suite.ControlPlane().ServiceAccountKubeconfig(w.ctx, "stat-b", "developer")
+	w.must(err)
+	text = w.ask(w.plugin, leader, 0, "why", "three", "-n", "stat-b")
+	w.contains("why for a developer", text, "could not ask the program: cannot read Lease", "is forbidden", "its last warning says: QuotaExceeded")
+	text = w.ask(w.plugin, leader, 0, "why", "one", "-n", "stat-b")
+	w.contains("why of a bound claim for a developer", text, "bound to PersistentVolume pvc-", "no pod uses it")
+	text = w.ask(w.plugin, leader, 2, "why", "late", "-n", "stat-a")
+	w.contains("why in a namespace of others", text, "claim stat-a/late: ", "is forbidden")
+	text = w.ask(w.plugin, leader, 2, "why", "node/worker-1")
+	w.contains("why of a node for a developer", text, "node worker-1: ", "is forbidden")
+	text = w.ask(w.plugin, leader, 2, "quota", "stat-b")
+	w.contains("quota for a developer", text, "cannot read Lease", "is forbidden")
 
 	w.must(suite.DeleteClaims(w.ctx, "stat-a"))
 	w.must(suite.DeleteClaims(w.ctx, "stat-b"))

@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -72,7 +74,7 @@ func (i *Installation) Held(ctx context.Context) (policycli.Held, error) {
 	case err != nil:
 		return policycli.Held{}, fmt.Errorf("cannot read %s: %w", i.Place, plain(err))
 	}
-	held := policycli.Held{UID: string(found.UID), Version: found.ResourceVersion, Manager: statusreport.OneLine(found.Labels[managedBy])}
+	held := policycli.Held{UID: string(found.UID), Version: found.ResourceVersion, Manager: statusreport.OneLine(managerOf(found))}
 	if text, ok := found.Data[i.Place.Key]; ok {
 		held.Text = []byte(text)
 	} else if data, ok := found.BinaryData[i.Place.Key]; ok {
@@ -81,26 +83,52 @@ func (i *Installation) Held(ctx context.Context) (policycli.Held, error) {
 	return held, nil
 }
 
+// managerOf returns who owns a ConfigMap, by the marks of the common tools.
+func managerOf(found *corev1.ConfigMap) string {
+	owner := metav1.GetControllerOf(found)
+	switch {
+	case owner != nil:
+		return owner.Kind + " " + owner.Name
+	case found.Annotations["argocd.argoproj.io/tracking-id"] != "":
+		return "Argo CD"
+	case found.Labels["kustomize.toolkit.fluxcd.io/name"] != "":
+		return "Flux"
+	}
+	return found.Labels[managedBy]
+}
+
 // Write writes the policy in one request, which fails if the ConfigMap is no longer the
 // one that was read.
-func (i *Installation) Write(ctx context.Context, held policycli.Held, text []byte) error {
+func (i *Installation) Write(ctx context.Context, held policycli.Held, text []byte, dryRun bool) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": held.UID, "resourceVersion": held.Version},
 		"data":     map[string]any{i.Place.Key: string(text)},
+		// A key may not be in both.
+		"binaryData": map[string]any{i.Place.Key: nil},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = i.Client.CoreV1().ConfigMaps(i.Place.Namespace).Patch(ctx, i.Place.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "standalone-cinder-policy-apply"})
+	options := metav1.PatchOptions{FieldManager: "standalone-cinder-policy-apply"}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	_, err = i.Client.CoreV1().ConfigMaps(i.Place.Namespace).Patch(ctx, i.Place.ConfigMap, types.MergePatchType, patch, options)
 	switch {
 	case err == nil:
 		return nil
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return fmt.Errorf("somebody has changed %s since it was read, so nothing is written; run the same command again to see how the policies differ now", i.Place)
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsRequestEntityTooLargeError(err):
+	case isRefusal(err):
 		return fmt.Errorf("%s is not written: %w", i.Place, plain(err))
 	}
 	return fmt.Errorf("it is not known whether %s is written: %w; run the same command again", i.Place, plain(err))
+}
+
+// isRefusal reports whether the API server, or a webhook, has refused a request.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code >= http.StatusBadRequest && status.Status().Code < http.StatusInternalServerError && status.Status().Code != http.StatusRequestTimeout
 }
 
 // Replicas asks all replicas at once, so that one that does not answer delays no other.

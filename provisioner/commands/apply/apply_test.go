@@ -43,6 +43,13 @@ func TestHeld(t *testing.T) {
 	at := metav1.ObjectMeta{Namespace: "storage", Name: "policy", UID: "uid", ResourceVersion: "7"}
 	managed := at
 	managed.Labels = map[string]string{"app.kubernetes.io/managed-by": "Helm"}
+	marked := func(labels, annotations map[string]string) metav1.ObjectMeta {
+		meta := at
+		meta.Labels, meta.Annotations = labels, annotations
+		return meta
+	}
+	owned, yes := at, true
+	owned.OwnerReferences = []metav1.OwnerReference{{Kind: "Cinder", Name: "main", Controller: &yes}}
 	for name, c := range map[string]struct {
 		object *corev1.ConfigMap
 		want   policycli.Held
@@ -53,6 +60,9 @@ func TestHeld(t *testing.T) {
 		"no key":       {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"other": "text"}}, policycli.Held{UID: "uid", Version: "7"}, ""},
 		"no ConfigMap": {nil, policycli.Held{}, "there is no ConfigMap storage/policy: give --namespace and --configmap or, if replicas mount it, create it with kubectl -n storage create configmap policy --from-file=policy.yaml=FILE"},
 		"Helm's":       {&corev1.ConfigMap{ObjectMeta: managed}, policycli.Held{UID: "uid", Version: "7", Manager: "Helm"}, ""},
+		"Argo CD's":    {&corev1.ConfigMap{ObjectMeta: marked(nil, map[string]string{"argocd.argoproj.io/tracking-id": "x"})}, policycli.Held{UID: "uid", Version: "7", Manager: "Argo CD"}, ""},
+		"Flux's":       {&corev1.ConfigMap{ObjectMeta: marked(map[string]string{"kustomize.toolkit.fluxcd.io/name": "x"}, nil)}, policycli.Held{UID: "uid", Version: "7", Manager: "Flux"}, ""},
+		"an object's":  {&corev1.ConfigMap{ObjectMeta: owned}, policycli.Held{UID: "uid", Version: "7", Manager: "Cinder main"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []runtime.Object
@@ -68,6 +78,38 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestAWriteReplacesOneKey: also one that is held as bytes, which may not be held twice.
+func TestAWriteReplacesOneKey(t *testing.T) {
+	for name, held := range map[string]*corev1.ConfigMap{
+		"text":  {Data: map[string]string{"policy.yaml": "before", "other": "stays"}},
+		"bytes": {Data: map[string]string{"other": "stays"}, BinaryData: map[string][]byte{"policy.yaml": []byte("before"), "bytes": {0xff}}},
+	} {
+		held.ObjectMeta = metav1.ObjectMeta{Namespace: "storage", Name: "policy"}
+		wantBytes := len(held.BinaryData) / 2
+		i, client := newInstallation(place(), nil, held)
+		const text = "\ufeff# comment\r\nkind: Policy\r\n"
+		if err := i.Write(t.Context(), policycli.Held{}, []byte(text), false); err != nil {
+			t.Fatal(err)
+		}
+		now, err := client.CoreV1().ConfigMaps("storage").Get(t.Context(), "policy", metav1.GetOptions{})
+		if err != nil || now.Data["policy.yaml"] != text || now.Data["other"] != "stays" || len(now.BinaryData) != wantBytes {
+			t.Errorf("%s: %+v, %v", name, now, err)
+		}
+	}
+}
+
+func TestADryRunIsOneForTheAPIServer(t *testing.T) {
+	i, client := newInstallation(place(), nil)
+	var asked []string
+	client.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		asked = action.(clienttesting.PatchActionImpl).GetPatchOptions().DryRun
+		return true, &corev1.ConfigMap{}, nil
+	})
+	if err := i.Write(t.Context(), policycli.Held{}, []byte("text"), true); err != nil || !reflect.DeepEqual(asked, []string{metav1.DryRunAll}) {
+		t.Errorf("%v, %v", asked, err)
+	}
+}
+
 // TestWhatAFailedWriteMeans: only an answer of the API server says that nothing is written.
 func TestWhatAFailedWriteMeans(t *testing.T) {
 	resource := corev1.Resource("configmaps")
@@ -78,12 +120,14 @@ func TestWhatAFailedWriteMeans(t *testing.T) {
 		"somebody was faster": {apierrors.NewConflict(resource, "policy", errors.New("changed")), "somebody has changed ConfigMap storage/policy since it was read, so nothing is written; run"},
 		"it was deleted":      {apierrors.NewNotFound(resource, "policy"), "somebody has changed ConfigMap storage/policy since it was read, so nothing is written; run"},
 		"no right":            {apierrors.NewForbidden(resource, "policy", errors.New("no\nright")), `ConfigMap storage/policy is not written: configmaps "policy" is forbidden: no right`},
+		"a webhook refuses":   {apierrors.NewBadRequest("admission webhook denied the request"), "ConfigMap storage/policy is not written: admission webhook denied the request"},
+		"it takes too long":   {apierrors.NewTimeoutError("too slow", 1), "it is not known whether ConfigMap storage/policy is written: "},
 		"no answer":           {errors.New("connection lost"), "it is not known whether ConfigMap storage/policy is written: connection lost; run the same command again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i, client := newInstallation(place(), nil)
 			client.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.err })
-			err := i.Write(t.Context(), policycli.Held{}, []byte("text"))
+			err := i.Write(t.Context(), policycli.Held{}, []byte("text"), false)
 			if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 				t.Errorf("%v\nwant %s", err, c.want)
 			}

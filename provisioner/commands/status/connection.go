@@ -114,7 +114,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 func (o *connection) fetch(ctx context.Context, parameters map[string]string) (data []byte, from string, err error) {
 	if o.url != "" {
 		data, err = o.fetchURL(ctx, parameters)
-		return data, o.url, err
+		return data, o.address(), err
 	}
 	if o.httpConfigFile != "" {
 		return nil, "", errors.New("--http-config-file needs --url: the API server's proxy to pods passes on neither a login nor a client certificate")
@@ -178,14 +178,23 @@ func (o *connection) unreachable(err error) error {
 	if failed := (*url.Error)(nil); errors.As(err, &failed) {
 		err = failed.Err
 	}
-	return fmt.Errorf("--url: cannot reach %s (%s): %w", o.url, remedy, err)
+	return fmt.Errorf("--url: cannot reach %s (%s): %w", o.address(), remedy, err)
+}
+
+// address returns the address without its password.
+func (o *connection) address() string {
+	at, err := url.Parse(o.url)
+	if err != nil {
+		return "an address that cannot be read"
+	}
+	return at.Redacted()
 }
 
 // fetchURL gets a report without Kubernetes.
 func (o *connection) fetchURL(ctx context.Context, parameters map[string]string) ([]byte, error) {
 	at, err := url.Parse(o.url)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", o.url)
+		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", o.address())
 	}
 	client, err := o.httpClient()
 	if err != nil {
@@ -209,13 +218,13 @@ func (o *connection) fetchURL(ctx context.Context, parameters map[string]string)
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReport+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", o.url, err)
+		return nil, fmt.Errorf("%s: %w", o.address(), err)
 	case len(body) > maxReport:
-		return nil, errors.New(o.url + " sent more than a status report can be")
+		return nil, errors.New(o.address() + " sent more than a status report can be")
 	case response.StatusCode == http.StatusUnauthorized:
-		return nil, fmt.Errorf("%s answered %s: give its login in --http-config-file", o.url, response.Status)
+		return nil, fmt.Errorf("%s answered %s: give its login in --http-config-file", o.address(), response.Status)
 	case response.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answered %s: %s", o.url, response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
+		return nil, fmt.Errorf("%s answered %s: %s", o.address(), response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
 	}
 	return body, nil
 }

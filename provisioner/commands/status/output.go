@@ -7,8 +7,10 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
+	kubejson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
@@ -80,19 +82,28 @@ func (o *output) print(c *cobra.Command, ask func() (reply, error)) error {
 	for {
 		answer, err := ask()
 		var now bytes.Buffer
+		to := c.OutOrStdout()
 		switch {
 		case err == nil:
 			if err := o.write(&now, answer); err != nil {
 				return err
 			}
+			if o.form == outputYAML && last != nil {
+				to = separated{to}
+			}
+		case o.watch && c.Context().Err() != nil:
+			return nil
 		case !o.watch || last == nil:
 			return err
 		default:
-			// The leader may be changing.
+			// The leader may be changing, which is no answer to a program.
 			fmt.Fprintln(&now, err)
+			if o.form != o.human {
+				to = c.ErrOrStderr()
+			}
 		}
 		if !bytes.Equal(now.Bytes(), last) {
-			if _, err := c.OutOrStdout().Write(now.Bytes()); err != nil {
+			if _, err := to.Write(now.Bytes()); err != nil {
 				return usageError("write the answer: %w", err)
 			}
 			last = now.Bytes()
@@ -108,24 +119,60 @@ func (o *output) print(c *cobra.Command, ask func() (reply, error)) error {
 	}
 }
 
+// separated begins another document of YAML.
+type separated struct{ io.Writer }
+
+func (s separated) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(s.Writer, "---\n"); err != nil {
+		return 0, err
+	}
+	return s.Writer.Write(p)
+}
+
 func (o *output) write(w io.Writer, answer reply) error {
 	switch {
 	case o.form == o.human:
 		return answer.text(w)
-	case o.form == outputYAML:
-		written, err := yaml.Marshal(answer.value)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(written)
-		return err
 	case o.path != nil:
 		return o.writePath(w, answer.value)
 	}
-	encoder := json.NewEncoder(w)
+	written, err := marshal(answer.value)
+	if err == nil && o.form == outputYAML {
+		if written, err = yaml.JSONToYAML(written); err == nil {
+			// YAML has no escapes for them outside quotes.
+			written = bytes.Map(func(r rune) rune {
+				if unicode.Is(unicode.Bidi_Control, r) {
+					return ' '
+				}
+				return r
+			}, written)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(written)
+	return err
+}
+
+// marshal returns JSON with escapes for all characters that a terminal could obey, and
+// that YAML does not allow. Anybody may have written the values.
+func marshal(value any) ([]byte, error) {
+	var plain, escaped bytes.Buffer
+	encoder := json.NewEncoder(&plain)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	return encoder.Encode(answer.value)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	for _, r := range plain.String() {
+		if r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+			fmt.Fprintf(&escaped, `\u%04x`, r)
+		} else {
+			escaped.WriteRune(r)
+		}
+	}
+	return escaped.Bytes(), nil
 }
 
 // writePath writes the parts of the value that the template selects, by their names in
@@ -136,7 +183,7 @@ func (o *output) writePath(w io.Writer, value any) error {
 		return err
 	}
 	var fields any
-	if err := json.Unmarshal(encoded, &fields); err != nil {
+	if err := kubejson.Unmarshal(encoded, &fields); err != nil {
 		return err
 	}
 	var selected strings.Builder

@@ -68,7 +68,7 @@ func quotaOf(report *statusreport.Report, namespace string) quotaAnswer {
 
 func (a quotaAnswer) write(w io.Writer) error {
 	if a.Message != "" {
-		if _, err := fmt.Fprintln(w, a.Message); err != nil {
+		if _, err := fmt.Fprintln(w, statusreport.OneLine(a.Message)); err != nil {
 			return err
 		}
 	}

@@ -202,6 +202,24 @@ func (a *whyAnswer) note(format string, args ...any) {
 	a.Because = append(a.Because, fmt.Sprintf(format, args...))
 }
 
+// explainDeletionOf says since when an object is being deleted, and what keeps it.
+func (a *whyAnswer) explainDeletionOf(object metav1.Object) {
+	deletion := object.GetDeletionTimestamp()
+	if deletion == nil {
+		return
+	}
+	// The time is the end of the grace period.
+	since := deletion.Time
+	if grace := object.GetDeletionGracePeriodSeconds(); grace != nil {
+		since = since.Add(-time.Duration(*grace) * time.Second)
+	}
+	keeps := ""
+	if finalizers := object.GetFinalizers(); len(finalizers) > 0 {
+		keeps = "; what keeps it are its finalizers: " + strings.Join(finalizers, ", ")
+	}
+	a.because("it is being deleted since %s%s", at(since), keeps)
+}
+
 // addEvents adds the last warnings about an object. They explain it only if nothing else
 // does.
 func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, uid types.UID) {
@@ -216,8 +234,11 @@ func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, u
 	}
 	for _, event := range list.Items {
 		if event.Type == corev1.EventTypeWarning {
-			at := cmp.Or(event.LastTimestamp.Time, event.EventTime.Time, event.CreationTimestamp.Time)
-			q.Events = append(q.Events, whyEvent{at.UTC(), event.Reason, event.Message})
+			last := cmp.Or(event.LastTimestamp.Time, event.EventTime.Time, event.CreationTimestamp.Time)
+			if event.Series != nil && event.Series.LastObservedTime.After(last) {
+				last = event.Series.LastObservedTime.Time
+			}
+			q.Events = append(q.Events, whyEvent{last.UTC(), event.Reason, event.Message})
 		}
 	}
 	slices.SortFunc(q.Events, func(x, y whyEvent) int { return y.Time.Compare(x.Time) })

@@ -129,7 +129,7 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 			want:    []string{"the volume of claim data is attached to node worker-1"}},
 		"a retained volume": {about: []string{"pv/pvc-1"}, phase: "Released", objects: []runtime.Object{volumeIn(corev1.VolumeReleased, corev1.PersistentVolumeReclaimRetain)},
 			want: []string{"it is volume volume-1 at backend gold, of tenant a",
-				"its claim team-a/data is deleted, and its reclaim policy Retain keeps the volume. To give it to another claim, remove spec.claimRef; to delete it, change the reclaim policy to Delete"}},
+				"its claim team-a/data is deleted, and its reclaim policy Retain keeps the volume. standalone-cinder volume rebind gives it to another claim; the reclaim policy Delete deletes it and its data"}},
 		"a volume that is to be deleted": {about: []string{"pv/pvc-1"}, phase: "Released", objects: []runtime.Object{volumeIn(corev1.VolumeReleased, corev1.PersistentVolumeReclaimDelete), attachmentTo("worker-1", attached)},
 			want: []string{"it is volume volume-1 at backend gold, of tenant a", "its claim team-a/data is deleted, so its volume is to be deleted",
 				"it has been blocked since 2026-11-28T12:00:00Z: VolumeStillAttached: VolumeAttachment csi-worker-1 still attaches the volume", "its volume is attached to node worker-1 (VolumeAttachment csi-worker-1)"}},
@@ -150,12 +150,12 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 		"a snapshot that failed": {about: []string{"volumesnapshots/nightly"}, phase: "Pending",
 			objects: []runtime.Object{
 				&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly"}, Status: &snapshotv1.VolumeSnapshotStatus{BoundVolumeSnapshotContentName: text("snapcontent-1")}},
-				&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-1"}, Status: &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("QuotaExceeded: tenant a would use 3 of 2 snapshots")}}},
+				&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-1"}, Spec: snapshotv1.VolumeSnapshotContentSpec{Driver: policy.CSIDriver}, Status: &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("QuotaExceeded: tenant a would use 3 of 2 snapshots")}}},
 			},
 			want: []string{"its VolumeSnapshotContent snapcontent-1 says: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
 		"a snapshot that nobody takes up": {about: []string{"vs/nightly"}, phase: "Pending", open: true,
 			objects: []runtime.Object{&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", CreationTimestamp: noon}}},
-			want:    []string{"no VolumeSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run, and does its VolumeSnapshotClass exist?"}},
+			want:    []string{"no VolumeSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run?", "it names no VolumeSnapshotClass, so it needs one that is the default of its claim's driver"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -20,20 +20,23 @@ func (q *inquiry) explainClaim(ctx context.Context) error {
 		return err
 	}
 	q.Phase = string(claim.Status.Phase)
+	q.explainDeletionOf(claim)
+	by := objects.ProvisionerOf(claim)
 	switch {
+	case by != "" && !objects.IsServed(by, q.provisionerName):
+		q.because("it belongs to another provisioner, %s", by)
 	case isGrowing(claim):
 		q.explainGrowth(claim)
 	case claim.Status.Phase == corev1.ClaimBound:
 		q.because("it is not pending: it is bound to PersistentVolume %s", claim.Spec.VolumeName)
-		if claim.DeletionTimestamp != nil {
-			q.because("it is being deleted since %s, and stays until no pod uses it", at(claim.DeletionTimestamp.Time))
-		}
-		q.followClaim(ctx, claim)
-	case claim.DeletionTimestamp != nil:
-		q.because("it is being deleted")
-		return nil
-	default:
+	case claim.Status.Phase == corev1.ClaimLost:
+		q.because("it has lost its volume, and nothing provisions another one for it")
+		q.explainNamedVolume(ctx, claim)
+	case claim.DeletionTimestamp == nil:
 		q.explainPending(ctx, claim)
+	}
+	if claim.DeletionTimestamp != nil || claim.Status.Phase == corev1.ClaimBound && !isGrowing(claim) {
+		q.followClaim(ctx, claim)
 	}
 	// The policy may not grant a bound claim the volume.
 	q.addEvents(ctx, "PersistentVolumeClaim", q.Namespace, q.Name, claim.UID)
@@ -43,7 +46,8 @@ func (q *inquiry) explainClaim(ctx context.Context) error {
 // explainPending says why a claim has no volume.
 func (q *inquiry) explainPending(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	if claim.Spec.VolumeName != "" {
-		q.because("it names PersistentVolume %s (spec.volumeName), so nothing is provisioned for it: it waits until that can be bound", claim.Spec.VolumeName)
+		q.because("it names a PersistentVolume (spec.volumeName), so nothing is provisioned for it")
+		q.explainNamedVolume(ctx, claim)
 	}
 	if populator := admission.PopulatorOf(claim); populator != "" && !q.Explained {
 		// What the populator does is in its events.
@@ -53,6 +57,29 @@ func (q *inquiry) explainPending(ctx context.Context, claim *corev1.PersistentVo
 	q.askProgram(ctx)
 	if q.Pending == nil && !q.Explained {
 		q.askClass(ctx, claim)
+	}
+}
+
+// explainNamedVolume says why a claim that names a PersistentVolume is not bound to it.
+func (q *inquiry) explainNamedVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	pv, err := q.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	of := corev1.ObjectReference{}
+	if pv != nil && pv.Spec.ClaimRef != nil {
+		of = *pv.Spec.ClaimRef
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		q.because("its PersistentVolume %s does not exist", claim.Spec.VolumeName)
+	case err != nil:
+		q.note("PersistentVolume %s cannot be read: %s", claim.Spec.VolumeName, err)
+	case of.Name == "":
+		q.because("it waits to be bound to PersistentVolume %s", pv.Name)
+	case of.Namespace != claim.Namespace || of.Name != claim.Name:
+		q.because("its PersistentVolume %s belongs to claim %s/%s", pv.Name, of.Namespace, of.Name)
+	case of.UID != "" && of.UID != claim.UID:
+		q.because("its PersistentVolume %s belongs to an earlier claim %s/%s", pv.Name, of.Namespace, of.Name)
+	default:
+		q.because("it waits to be bound to PersistentVolume %s, which is for it", pv.Name)
 	}
 }
 
@@ -101,30 +128,38 @@ func (q *inquiry) explainWaiting(pending *statusreport.Pending) {
 
 // askClass looks for reasons why no provisioner works on the claim yet.
 func (q *inquiry) askClass(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
-	if claim.Spec.StorageClassName == nil || *claim.Spec.StorageClassName == "" {
-		q.because("it names no StorageClass, so no provisioner serves it: it waits for a PersistentVolume made by hand, or for a default StorageClass")
+	name := objects.ClassName(claim)
+	if name == "" {
+		or := ""
+		if claim.Spec.StorageClassName == nil {
+			or = ", or for a default StorageClass"
+		}
+		q.because("it names no StorageClass, so no provisioner serves it: it waits for a PersistentVolume made by hand%s", or)
 		return
 	}
-	class, err := q.client.StorageV1().StorageClasses().Get(ctx, *claim.Spec.StorageClassName, metav1.GetOptions{})
+	class, err := q.client.StorageV1().StorageClasses().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		q.because("StorageClass %s does not exist", *claim.Spec.StorageClassName)
+		q.because("StorageClass %s does not exist", name)
 	case err != nil:
-		q.note("StorageClass %s cannot be read: %s", *claim.Spec.StorageClassName, err)
-	case class.Provisioner != q.provisionerName && class.Provisioner != policy.CSIDriver:
+		q.note("StorageClass %s cannot be read: %s", name, err)
+	case !objects.IsServed(class.Provisioner, q.provisionerName):
 		q.because("StorageClass %s belongs to another provisioner, %s", class.Name, class.Provisioner)
 	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer && admission.SelectedNode(claim) == "":
 		q.because("StorageClass %s has volumeBindingMode: WaitForFirstConsumer, and no pod that uses the claim is scheduled yet", class.Name)
 	}
 }
 
-// followClaim notes which pods use a bound claim, and where its volume is attached.
+// followClaim notes which pods use a claim, and where its volume is attached.
 func (q *inquiry) followClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	pods, err := q.client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		q.note("which pods use it cannot be read: %s", err)
 	} else {
-		q.notePods(pods.Items, claim.Name)
+		q.notePods(pods.Items, claim)
+	}
+	if claim.Status.Phase != corev1.ClaimBound || claim.Spec.VolumeName == "" {
+		return
 	}
 	pv, err := q.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
@@ -138,7 +173,7 @@ func (q *inquiry) followClaim(ctx context.Context, claim *corev1.PersistentVolum
 }
 
 // notePods notes the pods that use a claim.
-func (q *inquiry) notePods(pods []corev1.Pod, claim string) {
+func (q *inquiry) notePods(pods []corev1.Pod, claim *corev1.PersistentVolumeClaim) {
 	users := 0
 	for i := range pods {
 		pod := &pods[i]

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -16,6 +17,12 @@ import (
 // explainNode says whether a node can have volumes, and which attachments are under way.
 func (q *inquiry) explainNode(ctx context.Context) error {
 	node, err := q.client.CoreV1().Nodes().Get(ctx, q.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && q.stillHasVolumes(ctx) {
+		q.Phase = "gone"
+		q.because("the node does not exist, so what it still has ends without it")
+		q.noteAttachmentsOf(ctx)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -27,13 +34,15 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 		q.because("it is ready since %s", at(node.Status.Conditions[ready].LastTransitionTime.Time))
 	case ready >= 0:
 		condition := node.Status.Conditions[ready]
-		q.because("it has not been ready since %s: %s. Its volumes stay with it until it returns, or somebody who knows that the machine is off runs: kubectl taint node %s %s=nodeshutdown:NoExecute",
-			at(condition.LastTransitionTime.Time), strings.TrimSuffix(condition.Message, "."), q.Name, corev1.TaintNodeOutOfService)
-	}
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == corev1.TaintNodeOutOfService {
-			q.because("it is tainted as out of service, so its volumes go to other nodes; remove the taint when the machine is back and clean")
+		remedy := ""
+		if condition.Status == corev1.ConditionUnknown && !isOutOfService(node) {
+			// Of a kubelet that says false, the machine runs, and may write.
+			remedy = fmt.Sprintf(". Its volumes stay with it until it returns, or somebody who knows that the machine is off runs: kubectl taint node %s %s=nodeshutdown:NoExecute", q.Name, corev1.TaintNodeOutOfService)
 		}
+		q.because("it has not been ready since %s: %s%s", at(condition.LastTransitionTime.Time), strings.TrimSuffix(condition.Message, "."), remedy)
+	}
+	if isOutOfService(node) {
+		q.because("it is tainted as out of service, so its volumes go to other nodes; remove the taint when the machine is back and clean")
 	}
 	if node.Spec.Unschedulable {
 		q.note("it is cordoned: no new pod comes to it until kubectl uncordon %s", q.Name)
@@ -43,6 +52,16 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 	// A kubelet writes the node's name where other objects have a UID.
 	q.addEvents(ctx, "Node", "", q.Name, "")
 	return nil
+}
+
+func isOutOfService(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
+// stillHasVolumes reports whether a node, which may be gone, has VolumeAttachments.
+func (q *inquiry) stillHasVolumes(ctx context.Context) bool {
+	attachments, err := q.attachments(ctx, "", q.Name)
+	return err == nil && len(attachments) > 0
 }
 
 // noteDriverOn notes whether the node plugin runs on a node.

@@ -23,14 +23,20 @@ func (q *inquiry) explainPod(ctx context.Context) error {
 	case isFinished(pod):
 		q.because("it has ended, so it uses no volume")
 	case pod.DeletionTimestamp != nil:
-		q.because("it is being deleted since %s, which its node must confirm: kubectl cinder why node/%s", at(pod.DeletionTimestamp.Time), pod.Spec.NodeName)
+		q.explainDeletionOf(pod)
+		if pod.Spec.NodeName != "" {
+			q.note("its node must confirm the deletion: kubectl cinder why node/%s", pod.Spec.NodeName)
+		}
 	case pod.Status.Phase == corev1.PodRunning:
 		q.because("it runs on node %s, so its volumes are mounted", pod.Spec.NodeName)
+		if ready := conditionOf(pod, corev1.PodReady); ready != nil && ready.Status != corev1.ConditionTrue {
+			q.note("it has not been ready since %s, which its node may cause: kubectl cinder why node/%s", at(ready.LastTransitionTime.Time), pod.Spec.NodeName)
+		}
 	case len(claims) == 0:
 		q.because("it uses no claim, so no volume is in its way")
 	}
 	if condition := conditionOf(pod, corev1.PodScheduled); condition != nil && condition.Status == corev1.ConditionFalse {
-		q.because("no node has been found for it since %s: %s", at(condition.LastTransitionTime.Time), condition.Message)
+		q.because("it has had no node since %s: %s: %s", at(condition.LastTransitionTime.Time), condition.Reason, condition.Message)
 	}
 	for _, claim := range claims {
 		q.explainClaimOf(ctx, pod, claim)
@@ -40,7 +46,8 @@ func (q *inquiry) explainPod(ctx context.Context) error {
 }
 
 // explainClaimOf says what one claim of a pod waits for.
-func (q *inquiry) explainClaimOf(ctx context.Context, pod *corev1.Pod, name string) {
+func (q *inquiry) explainClaimOf(ctx context.Context, pod *corev1.Pod, used claimOfPod) {
+	name := used.name
 	claim, err := q.client.CoreV1().PersistentVolumeClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -49,12 +56,20 @@ func (q *inquiry) explainClaimOf(ctx context.Context, pod *corev1.Pod, name stri
 	case err != nil:
 		q.note("claim %s cannot be read: %s", name, err)
 		return
+	case used.ephemeral != "" && !metav1.IsControlledBy(claim, pod):
+		q.because("claim %s was not made for it, but has the name that the claim of its ephemeral volume %s would have", name, used.ephemeral)
+		return
+	case claim.Status.Phase == corev1.ClaimLost:
+		q.because("claim %s has lost its volume: kubectl cinder why %s -n %s", name, name, pod.Namespace)
+		return
 	case claim.Status.Phase != corev1.ClaimBound:
 		q.because("claim %s has no volume yet: kubectl cinder why %s -n %s", name, name, pod.Namespace)
 		return
 	}
 	pv, err := q.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err):
+		q.because("PersistentVolume %s of claim %s does not exist", claim.Spec.VolumeName, name)
 	case err != nil:
 		q.note("PersistentVolume %s of claim %s cannot be read: %s", claim.Spec.VolumeName, name, err)
 	case !objects.IsOurs(pv):
@@ -87,7 +102,7 @@ func (q *inquiry) explainAttachmentFor(ctx context.Context, pod *corev1.Pod, cla
 			q.note("the volume of claim %s %s: kubectl cinder why volumeattachment/%s", claim, state.text, of.Name)
 		}
 	}
-	if !here && !isFinished(pod) {
+	if !here && !isFinished(pod) && pod.DeletionTimestamp == nil {
 		q.because("the volume of claim %s is not attached to node %s: kube-controller-manager has not asked for it yet, or waits until another node has let go", claim, pod.Spec.NodeName)
 	}
 }
@@ -100,20 +115,26 @@ func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondi
 	return &pod.Status.Conditions[i]
 }
 
-// claimsOf returns the names of a pod's claims.
-func claimsOf(pod *corev1.Pod) (names []string) {
+// claimOfPod is a claim that a pod names, or that is made for its ephemeral volume.
+type claimOfPod struct{ name, ephemeral string }
+
+func claimsOf(pod *corev1.Pod) (claims []claimOfPod) {
 	for _, volume := range pod.Spec.Volumes {
 		switch {
 		case volume.PersistentVolumeClaim != nil:
-			names = append(names, volume.PersistentVolumeClaim.ClaimName)
+			claims = append(claims, claimOfPod{name: volume.PersistentVolumeClaim.ClaimName})
 		case volume.Ephemeral != nil:
-			names = append(names, pod.Name+"-"+volume.Name)
+			claims = append(claims, claimOfPod{pod.Name + "-" + volume.Name, volume.Name})
 		}
 	}
-	return names
+	return claims
 }
 
-func uses(pod *corev1.Pod, claim string) bool { return slices.Contains(claimsOf(pod), claim) }
+func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(claimsOf(pod), func(c claimOfPod) bool {
+		return c.name == claim.Name && (c.ephemeral == "" || metav1.IsControlledBy(claim, pod))
+	})
+}
 
 func isFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed

@@ -1,18 +1,22 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // explainSnapshot says what a VolumeSnapshot waits for.
 func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	snapshot, err := q.snapshots.SnapshotV1().VolumeSnapshots(q.Namespace).Get(ctx, q.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) && !namesObject(err) {
+	// A server without the kind has no answer of its own.
+	if apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
 		return errors.New("the API server has no VolumeSnapshots: the snapshot CRDs are not installed")
 	}
 	if err != nil {
@@ -27,7 +31,7 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	switch {
 	case snapshot.DeletionTimestamp != nil:
 		q.Phase = "Deleting"
-		q.because("it is being deleted since %s, and stays until its snapshot at Cinder is removed", at(snapshot.DeletionTimestamp.Time))
+		q.explainDeletionOf(snapshot)
 	case ready:
 		q.Phase = "Ready"
 		q.because("it is ready")
@@ -41,12 +45,6 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	q.explainContent(ctx, snapshot, status)
 	q.addEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
 	return nil
-}
-
-// namesObject tells a missing object from a missing kind.
-func namesObject(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
 }
 
 // explainSourceOf says whether the claim of a snapshot can be snapshotted.
@@ -64,21 +62,53 @@ func (q *inquiry) explainSourceOf(ctx context.Context, name string) {
 
 // explainContent says how far the content of a snapshot is.
 func (q *inquiry) explainContent(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot, status *snapshotv1.VolumeSnapshotStatus) {
-	name := status.BoundVolumeSnapshotContentName
-	if name == nil || *name == "" {
+	named := snapshot.Spec.Source.VolumeSnapshotContentName
+	name := cmp.Or(valueOf(status.BoundVolumeSnapshotContentName), valueOf(named))
+	if name == "" {
 		if !q.Explained && status.Error == nil {
-			q.note("no VolumeSnapshotContent has been made for it since %s; if that lasts, does the snapshot-controller run, and does its VolumeSnapshotClass exist?", at(snapshot.CreationTimestamp.Time))
+			q.note("no VolumeSnapshotContent has been made for it since %s; if that lasts, does the snapshot-controller run?", at(snapshot.CreationTimestamp.Time))
+			q.explainSnapshotClass(ctx, snapshot)
 		}
 		return
 	}
-	content, err := q.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, *name, metav1.GetOptions{})
+	content, err := q.snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err) && q.Explained:
+		// Whoever only has snapshots does without.
+	case apierrors.IsNotFound(err) && named != nil:
+		q.because("it names VolumeSnapshotContent %s, which does not exist", name)
 	case err != nil:
-		q.note("VolumeSnapshotContent %s cannot be read: %s", *name, err)
+		q.note("VolumeSnapshotContent %s cannot be read: %s", name, err)
+	case !objects.IsServed(content.Spec.Driver, q.provisionerName):
+		q.because("its VolumeSnapshotContent %s belongs to another driver, %s", name, content.Spec.Driver)
 	case content.Status != nil && content.Status.Error != nil && content.Status.Error.Message != nil:
-		q.because("its VolumeSnapshotContent %s says: %s", *name, *content.Status.Error.Message)
+		q.because("its VolumeSnapshotContent %s says: %s", name, *content.Status.Error.Message)
 	case !q.Explained:
-		q.because("the snapshot is being taken since %s (VolumeSnapshotContent %s)", at(content.CreationTimestamp.Time), *name)
+		q.because("the snapshot is being taken since %s (VolumeSnapshotContent %s)", at(content.CreationTimestamp.Time), name)
+	}
+}
+
+func valueOf(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return *name
+}
+
+// explainSnapshotClass says whether the class of a snapshot keeps it waiting.
+func (q *inquiry) explainSnapshotClass(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) {
+	name := valueOf(snapshot.Spec.VolumeSnapshotClassName)
+	if name == "" {
+		q.note("it names no VolumeSnapshotClass, so it needs one that is the default of its claim's driver")
+		return
+	}
+	class, err := q.snapshots.SnapshotV1().VolumeSnapshotClasses().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		q.because("VolumeSnapshotClass %s does not exist", name)
+	case err != nil:
+		q.note("VolumeSnapshotClass %s cannot be read: %s", name, err)
+	case !objects.IsServed(class.Driver, q.provisionerName):
+		q.because("VolumeSnapshotClass %s belongs to another driver, %s", name, class.Driver)
 	}
 }

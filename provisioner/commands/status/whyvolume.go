@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,9 +34,11 @@ func (q *inquiry) explainVolume(ctx context.Context) error {
 	}
 	switch {
 	case pv.Status.Phase == corev1.VolumeBound:
-		q.because("claim %s/%s has it: kubectl cinder why %s -n %s", claim.Namespace, claim.Name, claim.Name, claim.Namespace)
+		if claim.Name != "" {
+			q.because("claim %s/%s has it: kubectl cinder why %s -n %s", claim.Namespace, claim.Name, claim.Name, claim.Namespace)
+		}
 	case pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain:
-		q.because("its claim %s/%s is deleted, and its reclaim policy Retain keeps the volume. To give it to another claim, remove spec.claimRef; to delete it, change the reclaim policy to Delete", claim.Namespace, claim.Name)
+		q.because("its claim %s/%s is deleted, and its reclaim policy Retain keeps the volume. standalone-cinder volume rebind gives it to another claim; the reclaim policy Delete deletes it and its data", claim.Namespace, claim.Name)
 	case pv.Status.Phase == corev1.VolumeReleased:
 		q.explainDeletion(ctx, pv, claim)
 	case pv.Status.Phase == corev1.VolumeAvailable:
@@ -45,9 +46,7 @@ func (q *inquiry) explainVolume(ctx context.Context) error {
 	case pv.Status.Message != "":
 		q.because("%s", pv.Status.Message)
 	}
-	if pv.DeletionTimestamp != nil {
-		q.note("it is being deleted since %s; what keeps it are its finalizers: %s", at(pv.DeletionTimestamp.Time), strings.Join(pv.Finalizers, ", "))
-	}
+	q.explainDeletionOf(pv)
 	q.noteAttachments(ctx, pv)
 	q.addEvents(ctx, "PersistentVolume", "", q.Name, pv.UID)
 	return nil
@@ -139,11 +138,11 @@ func (q *inquiry) explainAttachment(ctx context.Context) error {
 		q.because("it belongs to another driver, %s", a.Spec.Attacher)
 		return nil
 	}
-	pv := ""
+	what := "a volume without a PersistentVolume"
 	if of := a.Spec.Source.PersistentVolumeName; of != nil {
-		pv = *of
+		what = "PersistentVolume " + *of
 	}
-	q.because("PersistentVolume %s %s", pv, describeAttachment(a).text)
+	q.because("%s %s", what, describeAttachment(a).text)
 	if a.DeletionTimestamp != nil {
 		q.note("an attachment of a lost node ends when the program has proof that the node no longer writes: kubectl cinder why node/%s", a.Spec.NodeName)
 	}

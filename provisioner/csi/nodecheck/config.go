@@ -18,30 +18,42 @@ const (
 // setting is a line of multipath.conf.
 type setting struct{ section, key, value string }
 
-var multipathToken = regexp.MustCompile(`"[^"]*"|[{}]|[#!].*|[^\s{}"]+`)
+var multipathToken = regexp.MustCompile(`"(?:[^"]|"")*"?|[{}]|[!#].*|[^\s{}"!#\x00]+`)
 
-// settingsOf reads the language of multipath.conf (libmultipath/parser.c).
-func settingsOf(text string) (found []setting) {
-	var sections, words []string
-	end := func() {
-		if len(words) > 0 {
-			found = append(found, setting{strings.Join(sections, "/"), words[0], strings.Join(words[1:], " ")})
-		}
-		words = nil
+// opens reports whether a word begins a section within another one.
+func opens(within, word string) bool {
+	switch word {
+	case "defaults", "blacklist", "blacklist_exceptions", "devices", "device", "multipaths", "multipath", "overrides":
+		return true
 	}
+	return word == "protocol" && within == "overrides"
+}
+
+// settingsOf reads the language of multipath.conf (libmultipath/parser.c), which has one
+// setting, or the begin or end of a section, in a line, and ignores the line's rest.
+func settingsOf(text string) (found []setting) {
+	var sections []string
 	for line := range strings.Lines(text) {
+		var words []string
 		for _, token := range multipathToken.FindAllString(line, -1) {
-			switch {
-			case token == "{" && len(words) > 0:
-				sections, words = append(sections, words[0]), nil
-			case token == "}":
-				end()
-				sections = sections[:max(0, len(sections)-1)]
-			case token[0] != '#' && token[0] != '!':
-				words = append(words, strings.Trim(token, `"`))
+			if token[0] == '!' || token[0] == '#' {
+				break
 			}
+			if inside, isQuoted := strings.CutPrefix(token, `"`); isQuoted {
+				token = strings.ReplaceAll(strings.TrimSuffix(strings.TrimRight(inside, "\r\n"), `"`), `""`, `"`)
+			}
+			words = append(words, token)
 		}
-		end()
+		within := strings.Join(sections, "/")
+		switch {
+		case len(words) == 0:
+		case words[0] == "}":
+			sections = sections[:max(0, len(sections)-1)]
+		case opens(within, words[0]):
+			sections = append(sections, words[0])
+		case len(words) > 1 && words[0] != "{":
+			found = append(found, setting{within, words[0], words[1]})
+		}
 	}
 	return found
 }
@@ -56,7 +68,7 @@ func (c *checker) multipathConf() {
 	sample := `printf 'defaults {\n find_multipaths yes\n no_path_retry 12\n skip_kpartx yes\n}\noverrides {\n no_path_retry 12\n}\n' > ` + multipathFile + " && systemctl restart multipathd"
 	content, err := c.root.ReadFile(multipathFile)
 	if err != nil {
-		c.warn("configuration", err.Error(), sample)
+		c.warn("configuration", err.Error(), ifMissing(err, sample))
 		return
 	}
 	all := settingsOf(string(content))
@@ -132,9 +144,12 @@ func matches(pattern, name string) bool {
 }
 
 var (
-	filterLine = regexp.MustCompile(`(?m)^\s*(?:devices/)?global_filter\s*=\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\]|"(?:[^"\\]|\\.)*")`)
-	quoted     = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)
-	usesFile   = regexp.MustCompile(`(?m)^\s*(#\s*)?(?:devices/)?use_devicesfile\s*=\s*([01])`)
+	// lvmString is a string of LVM's language, or a comment.
+	lvmString     = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'|#.*`)
+	lvmFilter     = regexp.MustCompile(`\bglobal_filter\s*=\s*(\[(?:\s*(?:"(?:[^"\\]|\\.)*"|'[^']*')\s*,?)*\s*\]|"(?:[^"\\]|\\.)*"|'[^']*')`)
+	quoted        = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"|'([^']*)'`)
+	usesFile      = regexp.MustCompile(`\buse_devicesfile\s*=\s*([01])`)
+	usesByDefault = regexp.MustCompile(`(?m)^\s*#\s*use_devicesfile\s*=\s*1`)
 )
 
 // lvm checks that the node's LVM leaves volumes alone: what tenants wrote there would be
@@ -145,19 +160,23 @@ func (c *checker) lvm(chosen []string) {
 		return
 	}
 	text := c.text(lvmFile) + "\n" + c.text("/etc/lvm/lvmlocal.conf")
-	// Without a setting, the compiled one counts, which the file's comment shows.
-	uses, set := false, false
-	for _, found := range usesFile.FindAllStringSubmatch(text, -1) {
-		if isSet := found[1] == ""; isSet || !set {
-			uses, set = found[2] == "1", isSet
+	settings := lvmString.ReplaceAllStringFunc(text, func(found string) string {
+		if found[0] == '#' {
+			return ""
 		}
+		return found
+	})
+	// Without a setting, the compiled one counts, which the file's comment shows.
+	uses := usesByDefault.MatchString(text)
+	if set := usesFile.FindAllStringSubmatch(settings, -1); len(set) > 0 {
+		uses = set[len(set)-1][1] == "1"
 	}
 	if uses && c.exists(devicesFile) {
 		c.ok("LVM", "uses only the disks in "+devicesFile)
 		return
 	}
 	var filter [][]string
-	if lines := filterLine.FindAllStringSubmatch(text, -1); len(lines) > 0 {
+	if lines := lvmFilter.FindAllStringSubmatch(settings, -1); len(lines) > 0 {
 		filter = quoted.FindAllStringSubmatch(lines[len(lines)-1][1], -1)
 	}
 	samples := []string{"/dev/sdzz", "/dev/mapper/36001405a3b2c1d0e9f84756a1b2c3d4e", "/dev/mapper/mpathzz"}
@@ -178,7 +197,7 @@ func (c *checker) lvm(chosen []string) {
 // accepted applies a filter of LVM: the first pattern that matches decides.
 func accepted(filter [][]string, name string) bool {
 	for _, found := range filter {
-		pattern := strings.ReplaceAll(found[1], `\\`, `\`)
+		pattern := strings.ReplaceAll(found[1], `\\`, `\`) + found[2]
 		if len(pattern) < 3 {
 			continue
 		}

@@ -376,3 +376,83 @@ func TestThePodOfTheExampleChecks(t *testing.T) {
 		t.Errorf("%+v", pod.Spec)
 	}
 }
+
+// unreadable is a node one of whose files may not be read.
+type unreadable struct {
+	host.Root
+	file string
+}
+
+func (u unreadable) ReadFile(path string) ([]byte, error) {
+	if path == u.file {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+	}
+	return u.Root.ReadFile(path)
+}
+
+// TestNoRemedyReplacesAFileThatIsThere: what cannot be read may be what storage knows the
+// node by, or how its disks are found.
+func TestNoRemedyReplacesAFileThatIsThere(t *testing.T) {
+	for file, protocol := range map[string]string{multipathFile: multipath, initiatorFile: iscsi, "/etc/nvme/hostnqn": nvmeof} {
+		dir := write(t, prepared())
+		report := check(t, Options{HostRoot: dir, Root: unreadable{host.NewLocal(dir), file}, Mode: csi, Protocols: []string{protocol}, Peers: cluster})
+		seen := false
+		for _, c := range report.Checks {
+			if strings.Contains(c.Found, "permission denied") {
+				seen = true
+				if strings.Contains(c.Remedy, ">") || !strings.Contains(c.Remedy, "as root") {
+					t.Errorf("%s", c)
+				}
+			}
+		}
+		if !seen {
+			t.Errorf("%s: %v", file, report.Checks)
+		}
+	}
+}
+
+// TestMultipathConfIsReadAsMultipathdReadsIt follows libmultipath's parser: a section needs
+// no brace, what follows one on its line is ignored, and so is a closing one that does not
+// begin its line.
+func TestMultipathConfIsReadAsMultipathdReadsIt(t *testing.T) {
+	for text, want := range map[string][]setting{
+		"defaults {\n a yes\n}\noverrides {\n}\n":            {{"defaults", "a", "yes"}},
+		"defaults\n{\n a yes\n}\n":                           {{"defaults", "a", "yes"}},
+		"defaults { a yes }\nb on\n}\n":                      {{"defaults", "b", "on"}},
+		"defaults {\n a yes }\n b on\n}\n":                   {{"defaults", "a", "yes"}, {"defaults", "b", "on"}},
+		"defaults {\n a yes#no\n b yes!no\n ! c\n # d\n}":    {{"defaults", "a", "yes"}, {"defaults", "b", "yes"}},
+		"blacklist {\n wwid \"a\"\"b # c\" d\n}\n":           {{"blacklist", "wwid", "a\"b # c"}},
+		"blacklist {\n protocol \"scsi:fcp\"\n devnode x\n}": {{"blacklist", "protocol", "scsi:fcp"}, {"blacklist", "devnode", "x"}},
+		"overrides {\n protocol {\n type x\n }\n a 1\n}":     {{"overrides/protocol", "type", "x"}, {"overrides", "a", "1"}},
+		"a \"open\n}\n}\nb 1 2\n":                            {{"", "a", "open"}, {"", "b", "1"}},
+		"\"\n{\n\x00\n":                                      nil,
+	} {
+		if got := settingsOf(text); !slices.Equal(got, want) {
+			t.Errorf("%q:\n%q\nwant\n%q", text, got, want)
+		}
+	}
+}
+
+// TestAFilterInOneLineIsRead: LVM's language has no lines.
+func TestAFilterInOneLineIsRead(t *testing.T) {
+	for text, want := range map[string]Status{
+		`devices { global_filter = [ "r|.*|" ] }`:                         OK,
+		`devices { scan = "/dev" global_filter = "r|.*|" }`:               OK,
+		"devices {\n global_filter = [ 'a|^/dev/vda|', 'r|.*|' ]\n}":      OK,
+		`devices { # global_filter = [ "r|.*|" ]` + "\n}":                 Warning,
+		`devices { my_global_filter = [ "r|.*|" ] }`:                      Warning,
+		"devices {\n\tuse_devicesfile=1 # use_devicesfile = 0\n}":         OK,
+		"devices {\n\tglobal_filter = [ \"a|.*|\" ] # [ \"r|.*|\" ]\n}\n": Warning,
+	} {
+		files := prepared()
+		files["/etc/lvm/lvm.conf"], files[devicesFile] = text, "VERSION=1.1.1\n"
+		if !strings.Contains(text, "devicesfile") {
+			delete(files, devicesFile)
+		}
+		report := check(t, Options{HostRoot: write(t, files), Mode: native, Protocols: []string{iscsi}, Peers: cluster, AsRoot: true})
+		i := slices.IndexFunc(report.Checks, func(c Check) bool { return c.Name == "LVM" })
+		if report.Checks[i].Status != want {
+			t.Errorf("%q: %s", text, report.Checks[i])
+		}
+	}
+}

@@ -84,7 +84,7 @@ func (c *checker) iscsi() {
 		if c.o.Mode == csi {
 			status = Error
 		}
-		c.add(status, "initiator name", err.Error(), remedy)
+		c.add(status, "initiator name", err.Error(), ifMissing(err, remedy))
 	case fromTexts.MatchString(name):
 		c.warn("initiator name", name+", a name from a manual, which other machines may have, too", remedy)
 	default:
@@ -141,7 +141,7 @@ func (c *checker) nvme() {
 	names, err := h.ReadNames()
 	remedy := "nvme gen-hostnqn > /etc/nvme/hostnqn && sed 's/.*uuid://' /etc/nvme/hostnqn > /etc/nvme/hostid"
 	if c.names.HostNQN = names.NQN; err != nil {
-		c.fail("host name", err.Error(), c.install("nvme-cli", "nvme-cli")+" && "+remedy)
+		c.fail("host name", err.Error(), ifMissing(err, c.install("nvme-cli", "nvme-cli")+" && "+remedy))
 	} else {
 		c.unlessCopied("host name", names.NQN, "/etc/nvme/hostnqn", remedy)
 	}

@@ -1,7 +1,10 @@
 package nodecheck
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -19,6 +22,16 @@ func (c *checker) text(file string) string {
 func (c *checker) exists(file string) bool {
 	_, err := c.root.Modified(file)
 	return err == nil
+}
+
+// ifMissing returns a remedy that writes a file, unless there is one that cannot be read:
+// it may be good.
+func ifMissing(err error, remedy string) string {
+	var failed *fs.PathError
+	if errors.As(err, &failed) && !errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded) {
+		return "run the check as root; if that does not help, find out why the file cannot be read"
+	}
+	return remedy
 }
 
 // The families of distributions whose commands differ.

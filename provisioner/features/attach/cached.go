@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/bound"
 )
 
 // Cached returns the fields of a VolumeAttachment that the program reads from its cache. It
@@ -16,7 +17,8 @@ func Cached(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	}
 	if a.Spec.Attacher == wire.DriverName {
 		kept.Spec.Attacher = wire.DriverName
-		kept.DeletionTimestamp = a.DeletionTimestamp
+		kept.CreationTimestamp, kept.DeletionTimestamp = a.CreationTimestamp, a.DeletionTimestamp
+		kept.Status.AttachError, kept.Status.DetachError = bounded(a.Status.AttachError), bounded(a.Status.DetachError)
 		kept.Status.Attached, kept.Status.AttachmentMetadata = a.Status.Attached, wire.OnlyTaken(a.Status.AttachmentMetadata)
 		// It says by which ID the node was registered when the volume was attached.
 		if id, has := a.Annotations[AnnotationNodeID]; has {
@@ -24,4 +26,11 @@ func Cached(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 		}
 	}
 	return kept
+}
+
+func bounded(failure *storagev1.VolumeError) *storagev1.VolumeError {
+	if failure == nil {
+		return nil
+	}
+	return &storagev1.VolumeError{Message: bound.Message(failure.Message)}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -155,11 +156,19 @@ func (e *Engine) handleOf(a *storagev1.VolumeAttachment) (wire.Handle, bool) {
 	return e.handleIn(*a.Spec.Source.PersistentVolumeName)
 }
 
+// cachedPV returns a PersistentVolume from the cache; nil if it is not there.
+func cachedPV(pvs cache.Store, name string) *corev1.PersistentVolume {
+	object, exists, err := pvs.GetByKey(name)
+	if pv, ok := object.(*corev1.PersistentVolume); ok && exists && err == nil {
+		return pv
+	}
+	return nil
+}
+
 // handleIn returns the volume that a PersistentVolume in the cache names.
 func (e *Engine) handleIn(pvName string) (wire.Handle, bool) {
-	object, exists, err := e.PersistentVolumes.GetByKey(pvName)
-	pv, ok := object.(*corev1.PersistentVolume)
-	if err != nil || !exists || !ok || !objects.IsCSI(pv) {
+	pv := cachedPV(e.PersistentVolumes, pvName)
+	if pv == nil || !objects.IsCSI(pv) {
 		return wire.Handle{}, false
 	}
 	handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)

@@ -227,6 +227,8 @@ func (c *comparison) record(r objects.Volume) {
 		f.Kind, f.Message = ForeignVolume, "its volume exists but does not carry this cluster's stamp; it will not be deleted"
 	case !listed && elsewhere(r, listing) != "":
 		f.Kind, f.Message = VolumeElsewhere, elsewhere(r, listing)+"; "+r.Remedy(listing.Place)
+	case !listed && r.Deleted:
+		return // the PersistentVolume goes next
 	case !listed:
 		f.Kind, f.Message = MissingVolume, "its volume does not exist; its data is lost unless the storage array has a copy"
 	case !r.Stamp().Owns(*v):

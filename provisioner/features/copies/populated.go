@@ -38,8 +38,6 @@ func (r *Resolver) AskerOf(p *policy.Policy, claim *corev1.PersistentVolumeClaim
 	if a.isPopulator {
 		a.populated, a.missing = admission.PopulatedClaim(claim, func(uid string) *corev1.PersistentVolumeClaim {
 			a.uid = types.UID(uid)
-			// Add the claim before reading it, so that no later change is missed.
-			r.awaited.add(uid)
 			return objects.ClaimByUID(r.IndexedClaims, a.uid)
 		})
 	}
@@ -65,21 +63,12 @@ func (a Asker) AskIn(request *policy.Request) {
 }
 
 // Triggers returns what may unblock a populator's claim that was denied, besides what
-// unblocks every claim. A UID has no slash, so it is no key of a source.
+// unblocks every claim.
 func (a Asker) Triggers() []parking.Trigger {
 	if a.uid == "" {
 		return nil
 	}
-	return []parking.Trigger{{Kind: parking.Source, Name: string(a.uid)}, {Kind: parking.Namespace, Name: a.Namespace}}
-}
-
-// PopulatedChanged returns the trigger that fires if a populator's claim is to fill this
-// one.
-func (r *Resolver) PopulatedChanged(claim *corev1.PersistentVolumeClaim) []parking.Trigger {
-	if admission.PopulatorOf(claim) == "" {
-		return nil
-	}
-	return r.changed(string(claim.UID))
+	return []parking.Trigger{parking.PopulatedClaim(a.uid), {Kind: parking.Namespace, Name: a.Namespace}}
 }
 
 // ErrPopulatedChanged is to be retried, because the caches were only late.

@@ -136,7 +136,7 @@ func (p *Protector) release(ctx context.Context, key types.NamespacedName) error
 	if err != nil {
 		return err
 	}
-	done, err := p.Resolver.copying.Acquire(ctx, nameOf(key.Namespace, key.Name))
+	done, err := p.Resolver.copying.Acquire(ctx, parking.SourceClaim(key.Namespace, key.Name).Name)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,6 @@ type Options struct {
 // Resolver finds the sources of claims for one term.
 type Resolver struct {
 	Options
-	awaited awaited
 	// copying keeps Live and the Protector from deciding about one source at the same
 	// time. It locks the source's name.
 	copying *keyedmutex.Mutex
@@ -52,7 +51,7 @@ type Resolver struct {
 
 // NewResolver makes the Resolver of one term.
 func NewResolver(options Options) *Resolver {
-	return &Resolver{Options: options, awaited: awaited{names: map[string]bool{}}, copying: keyedmutex.New()}
+	return &Resolver{Options: options, copying: keyedmutex.New()}
 }
 
 // Cached finds the source of a claim in the caches. It returns nil if the claim wants
@@ -62,8 +61,6 @@ func (r *Resolver) Cached(claim *corev1.PersistentVolumeClaim, class *storagev1.
 	if named == nil {
 		return nil, refused
 	}
-	// Add the source before reading it, so that no later change is missed.
-	r.awaited.add(keyOf(claim, named))
 	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
 	if err == nil && denial == nil {
 		// If the VolumeAttachments are not known yet, Live says so.
@@ -85,7 +82,7 @@ func (r *Resolver) Live(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	// The caches show the claim. A Protector that gets its turn later finds it there,
 	// and one that had its turn earlier has removed the finalizer before it is read
 	// here.
-	done, err := r.copying.Acquire(ctx, keyOf(claim, named))
+	done, err := r.copying.Acquire(ctx, triggerOf(claim, named).Name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -136,7 +133,7 @@ func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storag
 	if named == nil {
 		return nil
 	}
-	triggers := []parking.Trigger{{Kind: parking.Source, Name: keyOf(claim, named)}}
+	triggers := []parking.Trigger{triggerOf(claim, named)}
 	source, denial, err := r.find(claim, named, cached{r.Claims, r.PersistentVolumes}, r.Snapshots)
 	if err == nil && denial == nil {
 		if node, _, _ := r.keptFromCinder(source); node != "" {
@@ -146,35 +143,13 @@ func (r *Resolver) TriggersOf(claim *corev1.PersistentVolumeClaim, class *storag
 	return triggers
 }
 
-// ClaimChanged returns the trigger that fires if other claims want the content
-// of this one.
-func (r *Resolver) ClaimChanged(namespace, name string) []parking.Trigger {
-	return r.changed(nameOf(namespace, name))
-}
-
-// SnapshotChanged does for a VolumeSnapshot what ClaimChanged does for a claim.
-func (r *Resolver) SnapshotChanged(namespace, name string) []parking.Trigger {
-	return r.changed(snapshotPrefix + nameOf(namespace, name))
-}
-
-func (r *Resolver) changed(key string) []parking.Trigger {
-	if !r.awaited.take(key) {
-		return nil
-	}
-	return []parking.Trigger{{Kind: parking.Source, Name: key}}
-}
-
-// snapshotPrefix begins the keys of snapshots. No namespace has a slash.
-const snapshotPrefix = "/"
-
-func keyOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) string {
+// triggerOf returns what fires when a claim's source has changed.
+func triggerOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) parking.Trigger {
 	if named.Kind == admission.SnapshotKind {
-		return snapshotPrefix + nameOf(claim.Namespace, named.Name)
+		return parking.SourceSnapshot(claim.Namespace, named.Name)
 	}
-	return nameOf(claim.Namespace, named.Name)
+	return parking.SourceClaim(claim.Namespace, named.Name)
 }
-
-func nameOf(namespace, name string) string { return namespace + "/" + name }
 
 // cached reads from the caches.
 type cached struct {

@@ -129,6 +129,9 @@ func New(options Options) *Controller {
 	return c
 }
 
+// Parked returns the claims whose volumes cannot grow now.
+func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.parked }
+
 // Run works until the context ends, and returns when nothing is running.
 func (c *Controller) Run(ctx context.Context) { c.loop.Run(ctx) }
 

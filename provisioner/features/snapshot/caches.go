@@ -205,7 +205,7 @@ func (c *Controller) snapshotEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		snapshot := object.(*snapshotv1.VolumeSnapshot)
 		c.enqueue(itemOf(snapshot))
-		c.Changed(snapshot.Namespace, snapshot.Name)
+		c.Board.Publish(parking.SourceSnapshot(snapshot.Namespace, snapshot.Name))
 		// What happens to a content depends on its VolumeSnapshot.
 		c.enqueue(contentOf(snapshot))
 	}
@@ -244,7 +244,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
 			// Claims may wait for what the content records about the filesystem.
-			c.Changed(reference.Namespace, reference.Name)
+			c.Board.Publish(parking.SourceSnapshot(reference.Namespace, reference.Name))
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{

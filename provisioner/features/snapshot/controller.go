@@ -108,8 +108,6 @@ type Options struct {
 
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
-	// Changed is called whenever a VolumeSnapshot or its content changes.
-	Changed func(namespace, name string)
 	// Board is where the term publishes what may unblock work.
 	Board *parking.Board
 
@@ -247,14 +245,5 @@ func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reaso
 	a.Await(append(triggers, parking.Trigger{Kind: parking.Policy})...)
 }
 
-// Report counts the objects that cannot continue now, by kind, state and reason.
-func (c *Controller) Report() map[Waiting]int {
-	waiting := map[Waiting]int{}
-	c.parked.Each(func(object metav1.Object, state parking.Reason, reason string) {
-		waiting[Waiting{string(itemOf(object).kind), string(state), reason}]++
-	})
-	return waiting
-}
-
-// Waiting says why objects wait.
-type Waiting struct{ Kind, State, Reason string }
+// Parked returns the objects that cannot continue now.
+func (c *Controller) Parked() *parking.Lot[metav1.Object] { return c.parked }

@@ -647,11 +647,10 @@ func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 // not record its filesystem, and an administrator may now have recorded it.
 func TestContentThatChangesIsHeard(t *testing.T) {
 	b := newBench(t)
-	var heard []string
-	b.Changed = func(namespace, name string) { heard = append(heard, namespace+"/"+name) }
+	before := b.Board.Now()
 	b.contentEvents().OnUpdate(recorded(nil), recorded(nil))
-	if !slices.Equal(heard, []string{"team-a/nightly"}) {
-		t.Errorf("heard %q", heard)
+	if !b.Board.Since(before, []parking.Trigger{parking.SourceSnapshot("team-a", "nightly")}) {
+		t.Error("claims that copy the VolumeSnapshot do not hear of it")
 	}
 }
 

@@ -252,7 +252,7 @@ func newBench(t *testing.T, existing ...runtime.Object) *bench {
 		Ledger: ledger.New(func() *policy.Policy { return b.policy }), Client: fake.NewClientset(core...), Snapshots: b.client,
 		Claims: corelisters.NewPersistentVolumeClaimLister(claims), PersistentVolumes: volumes,
 		Namespaces: corelisters.NewNamespaceLister(namespaces), Recorder: b.recorder,
-		Caller: func(ctx context.Context, _ string) context.Context { return ctx }, Changed: func(string, string) {},
+		Caller:      func(ctx context.Context, _ string) context.Context { return ctx },
 		Definitions: newDefinitions(),
 		Board:       parking.NewBoard(),
 		Workers:     4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),

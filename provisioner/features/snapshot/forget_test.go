@@ -36,7 +36,7 @@ func TestReservationOfADeletedSnapshotIsFreed(t *testing.T) {
 		t.Errorf("tenant a uses %d snapshots of its quota of 1, but nothing exists", used)
 	}
 	// Nothing waits for an object that will never come back.
-	if waiting := b.Report(); len(waiting) > 0 {
+	if waiting := b.Parked().List(); len(waiting) > 0 {
 		t.Errorf("waiting are %v", waiting)
 	}
 }

@@ -332,7 +332,7 @@ func TestSnapshotThatCannotBeImportedNow(t *testing.T) {
 		b.must(b.syncImported())
 		b.wantCalls()
 		b.wantEvents()
-		if waiting := b.Report(); len(waiting) > 0 {
+		if waiting := b.Parked().List(); len(waiting) > 0 {
 			t.Errorf("waiting are %v", waiting)
 		}
 		if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 0 {

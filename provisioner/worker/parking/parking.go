@@ -33,12 +33,24 @@ const (
 	Attributes  TriggerKind = "attributes"  // the VolumeAttributesClass was created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
-	Source      TriggerKind = "source"      // a claim that another one copies (namespace/name) or populates (UID) has changed
+	Source      TriggerKind = "source"      // see SourceClaim, SourceSnapshot and PopulatedClaim
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed
 	Earlier     TriggerKind = "earlier"     // the claims older than the term are known
 )
+
+// SourceClaim fires when a claim that others may copy has changed.
+func SourceClaim(namespace, name string) Trigger { return Trigger{Source, namespace + "/" + name} }
+
+// SourceSnapshot fires when a VolumeSnapshot that claims may copy has changed. No
+// namespace has a slash.
+func SourceSnapshot(namespace, name string) Trigger {
+	return Trigger{Source, "/" + namespace + "/" + name}
+}
+
+// PopulatedClaim fires when the claim with a UID, which a populator may fill, has changed.
+func PopulatedClaim(uid types.UID) Trigger { return Trigger{Source, string(uid)} }
 
 // Reason explains why an object is parked.
 type Reason string
@@ -143,8 +155,8 @@ func (l *Lot[T]) Each(yield func(object T, reason Reason, reported string)) {
 type Parked[T metav1.Object] struct {
 	Object T
 	State  Reason
-	// Reason and Message are those of the last message to the author. For a failing
-	// object, Reason is empty and Message is the last failure.
+	// Reason and Message are those of the last message to the author. If failures of the
+	// object are noted, Reason is empty and Message is the last one.
 	Reason, Message string
 	// Since is when the wait for this reason began.
 	Since time.Time
@@ -159,7 +171,7 @@ func (l *Lot[T]) List() []Parked[T] {
 		one, told := Parked[T]{Object: p.object, State: p.reason, Since: p.since}, l.reported[uid]
 		switch {
 		case p.reason == Waiting:
-		case p.reason == Failing:
+		case p.reason == Failing && told.failure != "":
 			one.Message, one.Since = told.failure, told.failing
 		case told.reason != "":
 			one.Reason, one.Message, one.Since = told.reason, told.latest, told.since

@@ -1,0 +1,79 @@
+package attach
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// Attachments are the volumes on nodes, according to the caches.
+type Attachments struct {
+	// Attached counts VolumeAttachments.
+	Attached int
+	Waiting  []Waiting
+}
+
+// Waiting is a volume that waits to be attached to a node or detached from it.
+type Waiting struct {
+	Backend, Node string
+	// Volume is the PersistentVolume; nil if there is none any more.
+	Volume    *corev1.PersistentVolume
+	Detaching bool
+	// StillStaged means that the node has the volume staged, although Kubernetes has
+	// detached it.
+	StillStaged bool
+	// Failure is why the last attempt failed, as csi-attacher records it.
+	Failure string
+	// Since is when the wait began; zero if that is not known.
+	Since time.Time
+}
+
+// Report describes the volumes on nodes. It returns false until the caches are filled.
+func Report(e *Engine) (Attachments, bool) {
+	if !e.AttachmentsKnown() || !e.NodesKnown() || !e.ReportsKnown() {
+		return Attachments{}, false
+	}
+	var all Attachments
+	for _, object := range e.Attachments.List() {
+		a, ok := object.(*storagev1.VolumeAttachment)
+		if !ok {
+			continue
+		}
+		volume, ours := e.handleOf(a)
+		switch {
+		case !ours:
+		case a.Status.Attached && a.DeletionTimestamp == nil:
+			all.Attached++
+		default:
+			all.Waiting = append(all.Waiting, waitingFor(a, volume.Backend, cachedPV(e.PersistentVolumes, *a.Spec.Source.PersistentVolumeName)))
+		}
+	}
+	known := e.Backends()
+	for _, at := range (rounds{e}).unattached() {
+		if !slices.Contains(known, at.volume.Backend) {
+			continue // A node could report any backend.
+		}
+		waits := Waiting{Backend: at.volume.Backend, Node: at.node, Detaching: true, StillStaged: true}
+		if pvs := objects.ByVolumeID(e.PersistentVolumes, at.volume.ID); len(pvs) > 0 {
+			waits.Volume = pvs[0]
+		}
+		all.Waiting = append(all.Waiting, waits)
+	}
+	return all, true
+}
+
+func waitingFor(a *storagev1.VolumeAttachment, backend string, pv *corev1.PersistentVolume) Waiting {
+	waits := Waiting{Backend: backend, Node: a.Spec.NodeName, Volume: pv, Since: a.CreationTimestamp.Time}
+	failure := a.Status.AttachError
+	if a.DeletionTimestamp != nil {
+		waits.Detaching, waits.Since, failure = true, a.DeletionTimestamp.Time, a.Status.DetachError
+	}
+	if failure != nil {
+		waits.Failure = failure.Message
+	}
+	return waits
+}
