@@ -105,16 +105,17 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
-# CONFORMANCE_DRIVER=csi, csi-shared, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
+# CONFORMANCE_DRIVER=csi, csi-shared, csi-rbd, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
 # are patterns of cases' names, CONFORMANCE_PROCESSES is how many run at once, and with
 # CONFORMANCE_RESUME=1, cases that have passed or were skipped before do not run again.
+conformance: export RIG_CEPH = $(if $(filter-out csi-rbd,$(CONFORMANCE_DRIVER)),0,1)
 conformance: export CONFORMANCE_REPORT ?= $(CURDIR)/bin/conformance
 conformance: ## Kubernetes' own tests of storage drivers, with real kubelets and Cinder (Debian 12, root; hours without CONFORMANCE_FOCUS)
 	@echo "building the suite (6 minutes on two cores the first time), then starting Cinder and two nodes (3 minutes); a case takes half a minute"
 	@command -v qemu-system-x86_64 >/dev/null && command -v debootstrap >/dev/null && test -x /bin/busybox || { echo "installing QEMU, debootstrap and BusyBox with apt (a minute)"; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends qemu-system-x86 debootstrap busybox-static >/dev/null; }
-	RIG_CEPH=0 test/e2e/rig/rig.sh install
-	RIG_CEPH=0 test/e2e/rig/rig.sh start
+	test/e2e/rig/rig.sh install
+	test/e2e/rig/rig.sh start
 	mkdir -p "$$CONFORMANCE_REPORT"; set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
 	  $(GO) test -count=1 -timeout 24h -tags e2e -run '^TestKubernetesStorageSuite$$' -v ./test/e2e; \
 	  status=$$?; test/e2e/rig/rig.sh stop; $(GO) test ./test/conformance -run TestPageIsUpToDate -update; exit $$status

@@ -16,6 +16,7 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,14 +33,18 @@ var suiteNamespaces = []string{
 	"snapshotting", "snapshottable", "stress", "volume", "volume-expand", "volume-modify", "volumeio", "volumelimits", "volumemode",
 }
 
+// cephSecret is what the policy calls the key of Ceph's user.
+const cephSecret = "ceph-cinder"
+
 func conformancePolicy(env rig.Env, mode string) string {
 	patterns := make([]string, len(suiteNamespaces))
 	for i, name := range suiteNamespaces {
 		patterns[i] = name + "-*"
 	}
-	rule := fmt.Sprintf("mode: %s", mode)
+	rule, ceph := fmt.Sprintf("mode: %s", mode), ""
 	if mode == "csi" {
 		rule += fmt.Sprintf(", volumeTypes: [%s, other]", env.Types.ISCSI)
+		ceph = "csi: {cephSecret: " + cephSecret + "}"
 	}
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -49,6 +54,7 @@ backends:
   - name: lab
     auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}
     connector: {host: k8s-e2e, initiator: %[6]q}
+    %[9]s
   - name: racks
     auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[4]x"}}
     connector: {host: k8s-e2e, initiator: %[6]q}
@@ -62,7 +68,7 @@ tenants:
   - name: zones
     namespaces: ["topology-*"]
     classes: [{storageClasses: ["*"], backends: [racks], %[7]s}]
-`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule, mode)
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule, mode, ceph)
 }
 
 // TestKubernetesStorageSuite runs Kubernetes' own tests of storage drivers, in a cluster
@@ -74,6 +80,9 @@ func TestKubernetesStorageSuite(t *testing.T) {
 	}
 	for _, mode := range []string{"csi", "native"} {
 		drivers := []string{mode, mode + "-shared"}
+		if mode == "csi" {
+			drivers = append(drivers, "csi-rbd")
+		}
 		if only := os.Getenv("CONFORMANCE_DRIVER"); only != "" {
 			drivers = slices.DeleteFunc(drivers, func(driver string) bool { return driver != only })
 		}
@@ -161,6 +170,13 @@ func (c *kubeletCluster) conformanceClasses(ctx context.Context, t *testing.T, m
 	}
 	class(mode, env.Types.ISCSI)
 	class(mode+"-shared", env.Types.Shared)
+	if env.Types.RBD != "" && mode == "csi" {
+		class("csi-rbd", env.Types.RBD)
+		_, err := c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: cephSecret}, StringData: map[string]string{"userID": "cinder", "userKey": cephKey(t, env)},
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
 	_, err := c.Client.StorageV1().VolumeAttributesClasses().Create(ctx, &storagev1.VolumeAttributesClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "csi"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "other"},
 	}, metav1.CreateOptions{})

@@ -78,8 +78,10 @@ type kubeletCluster struct {
 	csiCluster
 	env   rig.Env
 	nodes map[string]*csiNode
-	image vm.Image
-	media string
+	// storage has the addresses that the nodes reach.
+	storage []string
+	image   vm.Image
+	media   string
 	// logs are of the processes on this machine.
 	logs map[string]func() string
 	mu   sync.Mutex
@@ -164,6 +166,10 @@ func newKubelets(t *testing.T, names ...string) *kubeletCluster {
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
 	c := &kubeletCluster{env: env, nodes: map[string]*csiNode{}, passwords: map[string]bool{}, verbosity: 5}
+	c.storage = env.Portals
+	if env.CephMonitor != "" {
+		c.storage = slices.Concat(c.storage, cephAddresses(t.Context(), t, env))
+	}
 	for _, name := range names {
 		c.nodes[name] = &csiNode{name: name, initiator: "iqn.2026-01.example:" + name, cuts: map[string]func(){}, env: env}
 	}
@@ -225,8 +231,8 @@ func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, portal := range c.env.Portals {
-		if n.cuts[portal], err = n.Reach(portal); err != nil {
+	for _, address := range c.storage {
+		if n.cuts[address], err = n.Reach(address); err != nil {
 			return err
 		}
 	}

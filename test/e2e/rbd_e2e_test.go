@@ -58,6 +58,18 @@ func startRBD(ctx context.Context, t *testing.T, env rig.Env, name string) *csiN
 	t.Helper()
 	n := bootNode(ctx, t, name)
 	n.env = env
+	for _, address := range cephAddresses(ctx, t, env) {
+		var err error
+		n.cuts[address], err = n.Reach(address)
+		must(t, err)
+	}
+	n.startPlugin(ctx, t)
+	return n
+}
+
+// cephAddresses returns what a node must reach: the monitor and all OSDs.
+func cephAddresses(ctx context.Context, t *testing.T, env rig.Env) []string {
+	t.Helper()
 	var known struct {
 		OSDs []struct {
 			Addresses struct {
@@ -66,19 +78,13 @@ func startRBD(ctx context.Context, t *testing.T, env rig.Env, name string) *csiN
 		} `json:"osds"`
 	}
 	must(t, json.Unmarshal([]byte(ceph(ctx, t, env, "osd", "dump", "--format", "json")), &known))
-	reached := []string{env.CephMonitor}
+	addresses := []string{env.CephMonitor}
 	for _, osd := range known.OSDs {
 		for _, address := range osd.Addresses.All {
-			reached = append(reached, address.Addr)
+			addresses = append(addresses, address.Addr)
 		}
 	}
-	for _, address := range reached {
-		var err error
-		n.cuts[address], err = n.Reach(address)
-		must(t, err)
-	}
-	n.startPlugin(ctx, t)
-	return n
+	return addresses
 }
 
 // attachRBD attaches a volume to a node as the CSI controller does. The operator's key is
