@@ -64,9 +64,24 @@ func (t *term) reportAttachments(selected provisioner.Selected) *statusreport.At
 	if !known {
 		return nil
 	}
-	report := &statusreport.Attachments{Attached: found.Attached}
+	claimOf := func(pv *corev1.PersistentVolume) corev1.ObjectReference {
+		if pv == nil {
+			return corev1.ObjectReference{}
+		}
+		return ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
+	}
+	report := &statusreport.Attachments{}
+	for _, pv := range found.Attached {
+		if claim := claimOf(pv); selected.Includes(claim.Namespace, claim.Name) {
+			report.Attached++
+		}
+	}
 	var pending []statusreport.Pending
 	for _, one := range found.Waiting {
+		claim := claimOf(one.Volume)
+		if !selected.Includes(claim.Namespace, claim.Name) {
+			continue
+		}
 		if one.Failure == "" && !one.StillStaged && time.Since(one.Since) < attachingTakes {
 			report.InProgress++
 			continue
@@ -83,13 +98,11 @@ func (t *term) reportAttachments(selected provisioner.Selected) *statusreport.At
 		}
 		entry := statusreport.NewPending(string(state), reason, message, one.Since, one.Since)
 		entry.Backend, entry.Node = one.Backend, one.Node
+		entry.Namespace, entry.Name = claim.Namespace, claim.Name
 		if pv := one.Volume; pv != nil {
-			claim := ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
-			entry.PersistentVolume, entry.Namespace, entry.Name, entry.StorageClass = pv.Name, claim.Namespace, claim.Name, pv.Spec.StorageClassName
+			entry.PersistentVolume, entry.StorageClass = pv.Name, pv.Spec.StorageClassName
 		}
-		if selected.Includes(entry.Namespace, entry.Name) {
-			pending = append(pending, entry)
-		}
+		pending = append(pending, entry)
 	}
 	report.Waiting = *waitingOf(pending, selected)
 	return report

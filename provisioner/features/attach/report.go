@@ -12,8 +12,8 @@ import (
 
 // Attachments are the volumes on nodes, according to the caches.
 type Attachments struct {
-	// Attached counts VolumeAttachments.
-	Attached int
+	// Attached has the PersistentVolume of each VolumeAttachment that is attached.
+	Attached []*corev1.PersistentVolume
 	Waiting  []Waiting
 }
 
@@ -44,12 +44,14 @@ func Report(e *Engine) (Attachments, bool) {
 			continue
 		}
 		volume, ours := e.handleOf(a)
-		switch {
-		case !ours:
-		case a.Status.Attached && a.DeletionTimestamp == nil:
-			all.Attached++
-		default:
-			all.Waiting = append(all.Waiting, waitingFor(a, volume.Backend, cachedPV(e.PersistentVolumes, *a.Spec.Source.PersistentVolumeName)))
+		if !ours {
+			continue
+		}
+		pv := cachedPV(e.PersistentVolumes, *a.Spec.Source.PersistentVolumeName)
+		if a.Status.Attached && a.DeletionTimestamp == nil {
+			all.Attached = append(all.Attached, pv)
+		} else {
+			all.Waiting = append(all.Waiting, waitingFor(a, volume.Backend, pv))
 		}
 	}
 	known := e.Backends()

@@ -34,8 +34,8 @@ func TestReportSaysWhichAttachmentsWait(t *testing.T) {
 		})))
 	}
 	found, known := Report(w.Engine)
-	if !known || found.Attached != 1 {
-		t.Errorf("%d are attached, known: %t", found.Attached, known)
+	if !known || len(found.Attached) != 1 || found.Attached[0].Name != pvName {
+		t.Errorf("attached are %v, known: %t", found.Attached, known)
 	}
 	var got []string
 	for _, waits := range found.Waiting {
