@@ -253,7 +253,7 @@ func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, 
 	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: place}
 	switch {
 	case content == nil && !found:
-		return nil
+		return c.namedByNone(ctx, id)
 	case content == nil:
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
 	case found && objects.ImportedHandleOf(content) != "" && !c.isOf(s, content):
@@ -345,6 +345,24 @@ func (c Sidecar) deletedContentOf(ctx context.Context, id string) (*snapshotv1.V
 		return found[0], c.stillDeleted(ctx, found[0], id)
 	}
 	return nil, &refusal{string(backends.KindInUse), severalName(found[0].Name, found[1].Name, id)}
+}
+
+// namedByNone returns an error if the API server has a content that names a snapshot,
+// which the cache does not show yet. Such a content may belong to another installation of
+// the driver, or record that the snapshot is elsewhere.
+func (c Sidecar) namedByNone(ctx context.Context, id string) error {
+	found, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (naming []string) {
+		for i := range page.Items {
+			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
+				naming = append(naming, page.Items[i].Name)
+			}
+		}
+		return naming
+	})
+	if err == nil && len(found) > 0 {
+		err = fmt.Errorf("VolumeSnapshotContent %s names snapshot %s, but the cache does not show it yet", found[0], id)
+	}
+	return err
 }
 
 // severalName says why a snapshot is not deleted. The same problem has the same text.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -479,6 +480,22 @@ func TestADeletionIsRepeatedWithoutARecord(t *testing.T) {
 	b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1"))
 	b.backend.existing = nil // Cinder has removed it
 	b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1"))
+}
+
+// TestALateCacheProvesNoDeletion: the backend leads elsewhere, or the content is another
+// installation's, and the cache does not show the content yet. csi-snapshotter drops the
+// content of a snapshot that it believes to be deleted.
+func TestALateCacheProvesNoDeletion(t *testing.T) {
+	content := takenForSidecar(nil)
+	b := newBench(t, namespace(), content)
+	b.must(b.contents.Delete(content))
+	err := (Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1")
+	if err == nil || !strings.Contains(err.Error(), "VolumeSnapshotContent "+content.Name+" names snapshot snapshot-1, but the cache does not show it yet") {
+		t.Errorf("error %v", err)
+	}
+	b.must(b.client.SnapshotV1().VolumeSnapshotContents().Delete(t.Context(), content.Name, metav1.DeleteOptions{}))
+	b.must((Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-1"))
+	b.wantCalls()
 }
 
 // TestABackendThatCannotBeListedIsNotTriedAgain: it is not in the policy, or the content
