@@ -37,6 +37,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
@@ -190,7 +191,10 @@ func (p *Provisioner) ClaimChanged(before, after *corev1.PersistentVolumeClaim) 
 		p.followup.ClaimChanged(before, after)
 	}
 	claim := cmp.Or(after, before)
-	p.board.Publish(parking.SourceClaim(claim.Namespace, claim.Name), parking.PopulatedClaim(claim.UID))
+	p.board.Publish(parking.SourceClaim(claim.Namespace, claim.Name))
+	if admission.PopulatorOf(claim) != "" {
+		p.board.Publish(parking.PopulatedClaim(claim.UID))
+	}
 }
 
 // Imports sets the importer of existing volumes. Without one, nothing is imported.

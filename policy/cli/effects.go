@@ -87,10 +87,11 @@ func (o *effects) add(who, path string, c change, whole map[string]bool) {
 		o.gainOrLose(added, fmt.Sprintf("%s: namespace %s", who, name), fmt.Sprintf("%s: namespace %s", who, name))
 	case path == "namespaceSelector":
 		// Which namespaces have the labels, the policy does not tell.
-		for labels, list := range map[string]*[]string{c.After: &o.Gained, c.Before: &o.Lost} {
-			if labels != "" {
-				*list = append(*list, fmt.Sprintf("%s: the namespaces of the selector %s", who, labels))
-			}
+		if c.After != "" {
+			o.Gained = append(o.Gained, fmt.Sprintf("%s: the namespaces of the selector %s", who, c.After))
+		}
+		if c.Before != "" {
+			o.Lost = append(o.Lost, fmt.Sprintf("%s: the namespaces of the selector %s", who, c.Before))
 		}
 	case path == "restoreAnySnapshot":
 		o.gainOrLose(added, who+": may restore any snapshot", who+": may restore only its own snapshots")

@@ -77,7 +77,6 @@ func (s *server) report(about statuspage.Request) statusreport.Report {
 	}
 	quotas := quotasOf(inForce, used)
 	r.Backends = s.reportBackends(inForce, leads.term, quotas)
-	s.reportCertificates(&r, inForce)
 	r.Tenants, r.TenantsNotShown = reportTenants(inForce, r.Selection, quotas, census)
 	r.KeptVolumes = reportKept(r.Selection, census)
 	return r
@@ -201,10 +200,12 @@ func quotasOf(inForce *policy.Policy, used func(policy.QuotaScope) *policy.Usage
 
 func (s *server) reportBackends(inForce *policy.Policy, of *term, quotas map[ledger.Scope][]statusreport.Quota) []statusreport.Backend {
 	all := []statusreport.Backend{}
-	for _, backend := range inForce.Backends {
+	for i := range inForce.Backends {
+		backend := &inForce.Backends[i]
 		all = append(all, statusreport.Backend{
 			Name: backend.Name, Suspended: backend.Suspended,
-			Quotas: quotas[ledger.Scope{Kind: policy.BackendScope, Name: backend.Name}],
+			Quotas:       quotas[ledger.Scope{Kind: policy.BackendScope, Name: backend.Name}],
+			Certificates: certificatesOf(s.pool.Expiry(wiring.BackendConfig(inForce, backend, s.cluster))),
 		})
 	}
 	for _, name := range s.retired.names() {
@@ -233,17 +234,6 @@ func (s *server) reportBackends(inForce *policy.Policy, of *term, quotas map[led
 		all[i].LastFailure, all[i].LastFailureAt = condition.LastFailure, inSeconds(condition.LastFailureAt)
 	}
 	return all
-}
-
-// reportCertificates adds the certificates of the policy's backends.
-func (s *server) reportCertificates(r *statusreport.Report, inForce *policy.Policy) {
-	for i := range inForce.Backends {
-		found := s.pool.Expiry(wiring.BackendConfig(inForce, &inForce.Backends[i], s.cluster))
-		for _, certificate := range certificatesOf(found) {
-			certificate.Expires = inSeconds(certificate.Expires)
-			r.Backends[i].Certificates = append(r.Backends[i].Certificates, certificate)
-		}
-	}
 }
 
 // certificatesOf lists the certificates that were seen.

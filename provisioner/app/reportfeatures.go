@@ -35,9 +35,6 @@ func (t *term) reportExpansions(selected provisioner.Selected) *statusreport.Wai
 func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Waiting {
 	var pending []statusreport.Pending
 	for _, one := range t.snapshots.Parked().List() {
-		if one.State == parking.Left {
-			continue
-		}
 		entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, one.Object.GetCreationTimestamp().Time)
 		entry.Namespace, entry.Name = one.Object.GetNamespace(), one.Object.GetName()
 		if content, ok := one.Object.(*snapshotv1.VolumeSnapshotContent); ok {

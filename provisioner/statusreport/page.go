@@ -34,7 +34,7 @@ func NewPage() *Page {
 			"stamp":    formatTime,
 			"since":    func(r *Report, t time.Time) age { return age{t, r.Age(t)} },
 			"aged":     func(r *Report, b Backend) agedBackend { return agedBackend{b, age{b.Since, r.Age(b.Since)}} },
-			"expiring": func(r *Report, b Backend) []string { return r.expiring(b, warnBefore) },
+			"expiring": (*Report).expiring,
 			"seconds":  func(s float64) string { return time.Duration(s * float64(time.Second)).Round(time.Second).String() },
 			"list":     func(names []string) string { return strings.Join(names, ", ") },
 			"quota":    quotaText,

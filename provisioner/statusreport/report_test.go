@@ -52,7 +52,7 @@ func example() Report {
 			{Name: "gold", State: Answers, FailuresInARow: 2, LastFailure: "create volume: 500 Internal Server Error", LastFailureAt: at(1), Quotas: quotas(37, 40, 1210, 5000),
 				Certificates: []Certificate{{"keystone", at(-15 * 24 * 60)}, {"cinder", at(-300 * 24 * 60)}}},
 			{Name: "silver", State: CircuitOpen, Since: at(12), LastFailure: "list volumes: dial tcp 203.0.113.7:8776: connect: connection refused", LastFailureAt: at(0), Quotas: quotas(5, -1, 50, -1),
-				Certificates: []Certificate{{"client", at(12)}}},
+				Certificates: []Certificate{{"client", at(12)}, {"cinder", at(-20 * 24 * 60)}}},
 			{Name: "lab", State: Unused, Suspended: true, Quotas: quotas(0, 0, 0, -1)},
 			{Name: "old", State: Answers, Retired: true, Quotas: []Quota{}},
 		},
@@ -245,6 +245,7 @@ func TestDelaysAreToldBeforeTheDetails(t *testing.T) {
 2 attachments wait, the longest for 6 min; volumes that Kubernetes has detached are still staged on node node-3
 findings of the last audit: 2
 backend gold: the keystone certificate expires in 15 days
+backend silver: the cinder certificate expires in 20 days
 a quota is full: tenant team-a`
 	if got := strings.Join(r.Delays(), "\n"); got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -125,8 +125,10 @@ func (t *table) backends(r *Report) {
 		if b.Retired {
 			state += ", not in the policy: kept for deletions"
 		}
-		for _, sentence := range r.expiring(b, warnBefore) {
-			state += ", " + sentence
+		for _, c := range b.Certificates {
+			if sentence := r.expiring(c); sentence != "" {
+				state += ", " + sentence
+			}
 		}
 		cells := quotaCells(b.Quotas)
 		t.row(b.Name, state, cells[0], cells[1], b.LastFailure)

@@ -35,24 +35,27 @@ func (r *Report) Troubles() []string {
 		if backend.State == CircuitOpen {
 			troubles = append(troubles, "backend "+backend.Name+" does not answer"+r.lasting(backend.Since)+r.concerning(backend.Name))
 		}
-		for _, sentence := range r.expiring(backend, troubleBefore) {
-			troubles = append(troubles, "backend "+backend.Name+": "+sentence)
+		for _, c := range backend.Certificates {
+			if r.left(c) <= troubleBefore {
+				troubles = append(troubles, "backend "+backend.Name+": "+r.expiring(c))
+			}
 		}
 	}
 	return troubles
 }
 
-// expiring returns a sentence for each certificate of a backend that expires within a time.
-func (r *Report) expiring(b Backend, within time.Duration) (sentences []string) {
-	for _, c := range b.Certificates {
-		switch left := c.Expires.Sub(r.Time); {
-		case left <= 0:
-			sentences = append(sentences, "the "+c.Of+" certificate has expired")
-		case left <= within:
-			sentences = append(sentences, "the "+c.Of+" certificate expires in "+inLargestUnit(left))
-		}
+// left returns how long a certificate is valid after the report.
+func (r *Report) left(c Certificate) time.Duration { return c.Expires.Sub(r.Time) }
+
+// expiring says when a certificate expires; it is empty if that is not soon.
+func (r *Report) expiring(c Certificate) string {
+	switch left := r.left(c); {
+	case left <= 0:
+		return "the " + c.Of + " certificate has expired"
+	case left <= warnBefore:
+		return "the " + c.Of + " certificate expires in " + inLargestUnit(left)
 	}
-	return sentences
+	return ""
 }
 
 // Delays lists what holds up work, or may soon, although nothing is broken, or because
@@ -68,11 +71,10 @@ func (r *Report) Delays() []string {
 		delays = append(delays, fmt.Sprintf("findings of the last audit: %d", r.Audit.Total))
 	}
 	for _, backend := range r.Backends {
-		if len(r.expiring(backend, troubleBefore)) > 0 {
-			continue // it is a trouble
-		}
-		for _, sentence := range r.expiring(backend, warnBefore) {
-			delays = append(delays, "backend "+backend.Name+": "+sentence)
+		for _, c := range backend.Certificates {
+			if left := r.left(c); left > troubleBefore && left <= warnBefore {
+				delays = append(delays, "backend "+backend.Name+": "+r.expiring(c))
+			}
 		}
 	}
 	for _, tenant := range r.Tenants {

@@ -82,14 +82,14 @@ func (o *output) print(c *cobra.Command, ask func() (reply, error)) error {
 	for {
 		answer, err := ask()
 		var now bytes.Buffer
-		to := c.OutOrStdout()
+		to, separator := c.OutOrStdout(), ""
 		switch {
 		case err == nil:
 			if err := o.write(&now, answer); err != nil {
 				return err
 			}
 			if o.form == outputYAML && last != nil {
-				to = separated{to}
+				separator = "---\n"
 			}
 		case o.watch && c.Context().Err() != nil:
 			return nil
@@ -103,7 +103,7 @@ func (o *output) print(c *cobra.Command, ask func() (reply, error)) error {
 			}
 		}
 		if !bytes.Equal(now.Bytes(), last) {
-			if _, err := to.Write(now.Bytes()); err != nil {
+			if _, err := io.WriteString(to, separator+now.String()); err != nil {
 				return usageError("write the answer: %w", err)
 			}
 			last = now.Bytes()
@@ -117,16 +117,6 @@ func (o *output) print(c *cobra.Command, ask func() (reply, error)) error {
 		case <-time.After(watchInterval):
 		}
 	}
-}
-
-// separated begins another document of YAML.
-type separated struct{ io.Writer }
-
-func (s separated) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(s.Writer, "---\n"); err != nil {
-		return 0, err
-	}
-	return s.Writer.Write(p)
 }
 
 func (o *output) write(w io.Writer, answer reply) error {

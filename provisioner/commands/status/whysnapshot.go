@@ -8,6 +8,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
@@ -63,7 +64,7 @@ func (q *inquiry) explainSourceOf(ctx context.Context, name string) {
 // explainContent says how far the content of a snapshot is.
 func (q *inquiry) explainContent(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot, status *snapshotv1.VolumeSnapshotStatus) {
 	named := snapshot.Spec.Source.VolumeSnapshotContentName
-	name := cmp.Or(valueOf(status.BoundVolumeSnapshotContentName), valueOf(named))
+	name := cmp.Or(ptr.Deref(status.BoundVolumeSnapshotContentName, ""), ptr.Deref(named, ""))
 	if name == "" {
 		if !q.Explained && status.Error == nil {
 			q.note("no VolumeSnapshotContent has been made for it since %s; if that lasts, does the snapshot-controller run?", at(snapshot.CreationTimestamp.Time))
@@ -88,16 +89,9 @@ func (q *inquiry) explainContent(ctx context.Context, snapshot *snapshotv1.Volum
 	}
 }
 
-func valueOf(name *string) string {
-	if name == nil {
-		return ""
-	}
-	return *name
-}
-
 // explainSnapshotClass says whether the class of a snapshot keeps it waiting.
 func (q *inquiry) explainSnapshotClass(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) {
-	name := valueOf(snapshot.Spec.VolumeSnapshotClassName)
+	name := ptr.Deref(snapshot.Spec.VolumeSnapshotClassName, "")
 	if name == "" {
 		q.note("it names no VolumeSnapshotClass, so it needs one that is the default of its claim's driver")
 		return

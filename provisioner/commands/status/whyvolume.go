@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -28,10 +29,7 @@ func (q *inquiry) explainVolume(ctx context.Context) error {
 		return nil
 	}
 	q.note("it is volume %s at backend %s, of tenant %s", pv.Annotations[objects.AnnotationVolume], pv.Annotations[objects.AnnotationBackend], pv.Annotations[objects.AnnotationTenant])
-	claim := corev1.ObjectReference{}
-	if pv.Spec.ClaimRef != nil {
-		claim = *pv.Spec.ClaimRef
-	}
+	claim := ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
 	switch {
 	case pv.Status.Phase == corev1.VolumeBound:
 		if claim.Name != "" {
