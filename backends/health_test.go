@@ -48,7 +48,7 @@ func (h *healthOf) asked() int {
 }
 
 // client fails the way a login does.
-func (h *healthOf) client(context.Context) (Cinder, error) {
+func (h *healthOf) client(context.Context, Config) (Cinder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
@@ -97,7 +97,7 @@ func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions))
 	for _, f := range change {
 		f(&options)
 	}
-	w.Lifecycle = newLifecycle(options, sameClients(source))
+	w.Lifecycle = newLifecycle(options, source)
 	return w
 }
 
@@ -231,7 +231,7 @@ type hangingClients struct {
 	hangs  atomic.Bool
 }
 
-func (h *hangingClients) client(ctx context.Context) (Cinder, error) {
+func (h *hangingClients) client(ctx context.Context, _ Config) (Cinder, error) {
 	if h.hangs.Load() {
 		<-ctx.Done()
 		return nil, cinder.NotSent("gold", cinder.OperationLogin, ctx.Err())

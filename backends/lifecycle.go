@@ -61,8 +61,7 @@ type LifecycleOptions struct {
 // once with the error that Health returns.
 type Lifecycle struct {
 	options LifecycleOptions
-	// clients returns the clients for a configuration that may change later.
-	clients func(config func() Config) clients
+	clients clients
 	breaker *breaker.Breaker
 
 	// locks serializes the operations on one claim's volume, such as Complete
@@ -79,10 +78,10 @@ type Lifecycle struct {
 
 // NewLifecycle returns the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
-	return newLifecycle(options, func(config func() Config) clients { return pooledClients{options.Pool, config} })
+	return newLifecycle(options, pooledClients{options.Pool})
 }
 
-func newLifecycle(options LifecycleOptions, clients func(config func() Config) clients) *Lifecycle {
+func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
 	options.Config = options.Config.withDefaults()
 	options.Logger = options.Logger.With("backend", options.Config.Name)
 	if options.Poll <= 0 {
@@ -252,13 +251,7 @@ func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 }
 
 // maker creates and connects a claim's volume.
-type maker struct {
-	*endpoint
-	connections connections
-	finder      finder
-	remover     remover
-	snapshots   *snapshots
-}
+type maker struct{ finder }
 
 type makingRequests interface {
 	volumeRequests
@@ -267,7 +260,7 @@ type makingRequests interface {
 }
 
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
-	v, err := e.finder.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
+	v, err := e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return Connected{}, err
 	}
@@ -297,12 +290,12 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.AwaitCreated:
 			v, err = e.awaitCreated(ctx, v, spec)
 		case steps.Reserve:
-			v, err = e.connections.reserve(ctx, v)
+			v, err = e.reserve(ctx, v)
 		case steps.Connect:
-			return e.connections.initialize(ctx, v, spec)
+			return e.initialize(ctx, v, spec)
 		case steps.Attach:
 			var connected Connected
-			if connected, err = e.connections.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
+			if connected, err = e.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
 				return connected, nil
 			}
 			if err == nil {
@@ -315,8 +308,8 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
-			if err = e.remover.awaitGone(ctx, v.ID, false); err == nil {
-				v, err = e.finder.lookAgain(ctx, v.ID, spec)
+			if err = e.awaitGone(ctx, v.ID, false); err == nil {
+				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
 			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
@@ -416,13 +409,13 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
 	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
-		return e.finder.look(ctx, stamp, spec.Connector, spec.Permit)
+		return e.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
 		return cinder.Volume{}, err
 	}
 	if gone {
-		return e.finder.lookAgain(ctx, v.ID, spec)
+		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
 		return cinder.Volume{}, e.lost(stamp.ClaimUID, v.ID)
@@ -435,7 +428,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	for _, id := range rivals {
 		found = append(found, cinder.Volume{ID: id})
 	}
-	chosen, err := e.finder.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
+	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -476,10 +469,10 @@ func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.
 		made, wanted = made+", mode csi", wanted+", mode native"
 	}
 	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "requested", made, "wanted", wanted)
-	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, wanted, err)
 	}
-	return e.finder.lookAgain(ctx, v.ID, spec)
+	return e.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder failed to create and reports why. The next attempt
@@ -490,7 +483,7 @@ func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
 	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)

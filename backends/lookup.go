@@ -73,10 +73,7 @@ func (l *Lifecycle) LastUncertain() time.Time {
 func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
 
 // finder finds a claim's only volume, and removes the claim's others.
-type finder struct {
-	*endpoint
-	remover remover
-}
+type finder struct{ remover }
 
 // look finds the claim's only volume. The zero Volume means that there is provably none.
 func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
@@ -201,7 +198,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
-		if err := e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
+		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return cinder.Volume{}, err
 		}
 	}

@@ -57,8 +57,8 @@ func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireCli
 	return &wireClients{client}
 }
 
-func (w *wireClients) client(context.Context) (Cinder, error) { return loggedIn{w.only}, nil }
-func (w *wireClients) forget(Cinder)                          {}
+func (w *wireClients) client(context.Context, Config) (Cinder, error) { return loggedIn{w.only}, nil }
+func (w *wireClients) forget(Cinder)                                  {}
 
 // TestBlackHole: a backend that accepts requests and never answers. When that
 // is detected, queued requests are rejected at once, whatever the pace. After

@@ -22,17 +22,11 @@ import (
 // cindersByRegion gives each region its own Cinder.
 type cindersByRegion map[string]*memoryCinder
 
-func (r cindersByRegion) clients(config func() Config) clients { return &regionalClients{r, config} }
-
-type regionalClients struct {
-	regions cindersByRegion
-	config  func() Config
+func (r cindersByRegion) client(_ context.Context, config Config) (Cinder, error) {
+	return uncut{r[config.Region].client()}, nil
 }
 
-func (c *regionalClients) client(context.Context) (Cinder, error) {
-	return uncut{c.regions[c.config().Region].client()}, nil
-}
-func (c *regionalClients) forget(Cinder) {}
+func (r cindersByRegion) forget(Cinder) {}
 
 // uncut is a Cinder whose listings continue when their reader leaves.
 type uncut struct{ memoryClient }
@@ -52,7 +46,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, of.clients)
+	return newLifecycle(options, of)
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {

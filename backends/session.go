@@ -39,19 +39,15 @@ var (
 
 // clients provides a logged-in client. forget drops one whose credentials were rejected.
 type clients interface {
-	client(ctx context.Context) (Cinder, error)
+	client(ctx context.Context, config Config) (Cinder, error)
 	forget(rejected Cinder)
 }
 
-// pooledClients gets one backend's clients from the pool.
-type pooledClients struct {
-	pool *Pool
-	// config is read for every client: limits and timeouts may change during a term.
-	config func() Config
-}
+// pooledClients gets clients from the pool.
+type pooledClients struct{ pool *Pool }
 
-func (p pooledClients) client(ctx context.Context) (Cinder, error) {
-	client, err := p.pool.Client(ctx, p.config())
+func (p pooledClients) client(ctx context.Context, config Config) (Cinder, error) {
+	client, err := p.pool.Client(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +70,8 @@ func (c loggedIn) With(admission turns.Admission) Cinder { return loggedIn{c.Cli
 // again, once, when working credentials are rejected.
 type session struct {
 	clients clients
+	// config is read for every client: limits and timeouts may change during a term.
+	config  func() Config
 	backend string
 	fence   func() error
 	term    context.Context
@@ -275,7 +273,7 @@ func (s *session) exchange(ctx context.Context, admission turns.Admission, call 
 
 // login returns a logged-in client at the session's place.
 func (s *session) login(ctx context.Context) (Cinder, error) {
-	client, err := s.clients.client(ctx)
+	client, err := s.clients.client(ctx, s.config())
 	if err != nil {
 		return nil, cinder.WithoutEffect(err)
 	}
