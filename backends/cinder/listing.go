@@ -180,13 +180,11 @@ const maxLinks = 16
 // absenceOfNothing keeps a listing's 404 from being read as the absence of the volume
 // that the caller is looking for.
 func absenceOfNothing(err error) error {
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Kind != KindNotFound {
-		return err
-	}
-	other := *failed
-	other.Kind = KindUnavailable
-	return &other
+	return altered(err, func(e *Error) {
+		if e.Kind == KindNotFound {
+			e.Kind = KindUnavailable
+		}
+	})
 }
 
 // nextPage keeps the host and path prefix from the catalog: behind a proxy, Cinder's
