@@ -91,7 +91,6 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Volume) bool) error {
 			return client.ListVolumes(ctx, query, yield)
 		},
-		state:   func(v cinder.Volume) (string, cinder.Status, time.Time) { return v.ID, v.Status, v.CreatedAt },
 		ownerOf: stamps.ClaimOf(l.options.Cluster),
 		share:   stamps.Share,
 		observe: e.observe,

@@ -147,9 +147,6 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 // since. It never lists; without a listing, it returns false.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
 
-// elder orders volumes by age.
-func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
-
 // keepOne picks which of several volumes with one stamp to keep, and removes the rest. A
 // volume that a PersistentVolume may name wins, then a connected one, then the oldest. If
 // PersistentVolumes may name several, it removes none.
@@ -188,7 +185,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 		if difference := rank(b) - rank(a); difference != 0 {
 			return difference
 		}
-		return elder(a, b)
+		return knowledge.ByAge(a, b)
 	})
 	for _, v := range present {
 		if v.ID == chosen.ID {

@@ -76,7 +76,6 @@ func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
 			return client.(snapshotRequests).ListSnapshots(ctx, query, yield)
 		},
-		state: func(s cinder.Snapshot) (string, cinder.Status, time.Time) { return s.ID, s.Status, s.CreatedAt },
 		ownerOf: func(s cinder.Snapshot) string {
 			if s.Metadata[stamps.KeyCluster] != at.cluster {
 				return ""

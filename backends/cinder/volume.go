@@ -21,6 +21,15 @@ type Volume struct {
 	CreatedAt      time.Time // in seconds, by the server's clock
 }
 
+// Object is a volume or a snapshot.
+type Object interface {
+	// State returns what waits and listings look at.
+	State() (id string, status Status, created time.Time)
+}
+
+// State implements Object.
+func (v Volume) State() (string, Status, time.Time) { return v.ID, v.Status, v.CreatedAt }
+
 // Attachment is one entry of a volume's attachments.
 type Attachment struct {
 	ID       string
