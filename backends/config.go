@@ -11,6 +11,7 @@
 package backends
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -64,18 +65,10 @@ func (c Config) Credentials() auth.Config {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Limits.Concurrency <= 0 {
-		c.Limits.Concurrency = DefaultConcurrency
-	}
-	if c.Timeouts.Create <= 0 {
-		c.Timeouts.Create = DefaultCreateTimeout
-	}
-	if c.Timeouts.Delete <= 0 {
-		c.Timeouts.Delete = DefaultDeleteTimeout
-	}
-	if c.Timeouts.Request <= 0 {
-		c.Timeouts.Request = DefaultRequestTimeout
-	}
+	c.Limits.Concurrency = cmp.Or(c.Limits.Concurrency, DefaultConcurrency)
+	c.Timeouts.Create = cmp.Or(c.Timeouts.Create, DefaultCreateTimeout)
+	c.Timeouts.Delete = cmp.Or(c.Timeouts.Delete, DefaultDeleteTimeout)
+	c.Timeouts.Request = cmp.Or(c.Timeouts.Request, DefaultRequestTimeout)
 	return c
 }
 

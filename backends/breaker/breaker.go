@@ -3,6 +3,7 @@
 package breaker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -126,9 +127,7 @@ type healthChange struct {
 
 // New returns a closed breaker.
 func New(options Options) *Breaker {
-	if options.FailuresToOpen <= 0 {
-		options.FailuresToOpen = DefaultFailuresToOpen
-	}
+	options.FailuresToOpen = cmp.Or(options.FailuresToOpen, DefaultFailuresToOpen)
 	if options.Changed == nil {
 		options.Changed = func(error) {}
 	}
