@@ -144,9 +144,6 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 		if err := e.stampedFor(v, spec); err != nil {
 			return Connected{}, err
 		}
-		if err := ctx.Err(); err != nil {
-			return Connected{}, err
-		}
 		switch steps.StepToConnect(v, stamps.WorkflowOf(v)) {
 		case steps.Reserve:
 			v, err = e.reserveImported(ctx, v, spec, contested)

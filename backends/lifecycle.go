@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -84,12 +85,8 @@ func NewLifecycle(options LifecycleOptions) *Lifecycle {
 func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
 	options.Config = options.Config.withDefaults()
 	options.Logger = options.Logger.With("backend", options.Config.Name)
-	if options.Poll <= 0 {
-		options.Poll = 200 * time.Millisecond
-	}
-	if options.Changed.IsZero() {
-		options.Changed = time.Now()
-	}
+	options.Poll = cmp.Or(options.Poll, 200*time.Millisecond)
+	options.Changed = cmp.Or(options.Changed, time.Now())
 	if options.pause == nil {
 		options.pause = time.Sleep
 	}
@@ -265,9 +262,6 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	for range maxMoves {
-		if err := ctx.Err(); err != nil {
-			return Connected{}, err
-		}
 		next := steps.StepToConnect(v, stamps.WorkflowOf(v))
 		if spec.CSI {
 			next = steps.StepToAttachable(v)

@@ -83,31 +83,24 @@ type nodeRequests interface {
 }
 
 func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
-	v, err := e.ofNodes(ctx, target)
-	if err != nil {
-		return Published{}, err
-	}
-	if v.ID == "" {
-		return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
-	}
-	if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
-		return Published{}, err
-	}
-	for range maxMoves {
-		if err := ctx.Err(); err != nil {
+	for move := range maxMoves {
+		v, err := e.ofNodes(ctx, target)
+		if err != nil {
 			return Published{}, err
+		}
+		if v.ID == "" {
+			return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+		}
+		if move == 0 {
+			if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
+				return Published{}, err
+			}
 		}
 		published, err := e.moveTowardsPublished(ctx, target.Permit.on(ctx, v), v, to)
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
 		// A step was taken, or its object is gone.
-		if v, err = e.ofNodes(ctx, target); err != nil {
-			return Published{}, err
-		}
-		if v.ID == "" {
-			return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
-		}
 	}
 	return Published{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }

@@ -199,9 +199,6 @@ func (e remover) remove(ctx context.Context, target Target) error {
 		if v.ID == "" {
 			return nil
 		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		v, err = e.moveTowardsGone(ctx, target.Permit.on(ctx, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
 			// It disappeared between the read and the step.

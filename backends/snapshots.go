@@ -105,12 +105,10 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 		err = e.mustTakeAt(spec.Place)
 	}
 	for range maxMoves {
-		switch {
-		case err != nil:
+		if err != nil {
 			return cinder.Snapshot{}, err
-		case ctx.Err() != nil:
-			return cinder.Snapshot{}, ctx.Err()
-		case s.ID == "":
+		}
+		if s.ID == "" {
 			s, err = e.createSnapshot(ctx, spec)
 			continue
 		}
@@ -272,9 +270,6 @@ func (l Snapshots) RemoveSnapshot(ctx context.Context, target SnapshotTarget) er
 
 func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
 	for range maxMoves {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		s, err := e.taken.get(ctx, target.SnapshotID)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
