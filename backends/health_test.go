@@ -110,7 +110,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		defer w.end()
 		for i := range 5 {
 			equal(t, w.Health(), nil)
-			_, err := w.HasVolume(t.Context(), "volume-1")
+			_, _, err := w.Find(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
 			// Whatever happened to the login, the call was not made.
 			equal(t, effectUnknown(err), false)
@@ -164,7 +164,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 func fail(t *testing.T, w *watched, calls int) {
 	t.Helper()
 	for range calls {
-		if _, err := w.HasVolume(t.Context(), "volume-1"); err == nil {
+		if _, _, err := w.Find(t.Context(), "volume-1"); err == nil {
 			t.Fatal("no error")
 		}
 	}
@@ -302,9 +302,9 @@ func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		_, _ = l.HasVolume(t.Context(), "volume-1")
-		_, _ = l.HasVolume(canceled, "volume-1")
-		_, _ = l.HasVolume(t.Context(), "volume/../1")
+		_, _, _ = l.Find(t.Context(), "volume-1")
+		_, _, _ = l.Find(canceled, "volume-1")
+		_, _, _ = l.Find(t.Context(), "volume/../1")
 	}
 	equal(t, l.Health(), nil)
 }

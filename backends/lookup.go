@@ -29,13 +29,6 @@ func (l *Lifecycle) KnownVolumeOf(stamp stamps.Volume) string {
 	return id
 }
 
-// HasVolume reports whether the backend has a volume with that ID, regardless of owner.
-// It serves PersistentVolumes that do not record where their volume is.
-func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
-	_, found, err := l.Find(ctx, id)
-	return found, err
-}
-
 // Find reads a volume by its ID, regardless of owner.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
 	return l.current().find(ctx, id)

@@ -115,13 +115,13 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
-	found, err := l.HasVolume(t.Context(), "volume-1")
+	_, found, err := l.Find(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, found, false)
 	limited := gold
 	limited.Limits.Concurrency = 2
 	equal(t, l.Configure(limited), false)
-	_, err = l.HasVolume(t.Context(), "volume-1")
+	_, _, err = l.Find(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, cloud.LoginCount(), 2)
 	var underWay, most atomic.Int32
@@ -134,7 +134,7 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 		}
 	})
 	atOnce(t, 8, func(int) error {
-		_, err := l.HasVolume(t.Context(), "volume-1")
+		_, _, err := l.Find(t.Context(), "volume-1")
 		return err
 	})
 	equal(t, most.Load(), 2)
@@ -253,7 +253,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		}
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		for range 5 {
-			_, _ = l.HasVolume(t.Context(), "volume-1")
+			_, _, _ = l.Find(t.Context(), "volume-1")
 		}
 		one.mu.Lock()
 		one.fault = nil
