@@ -107,11 +107,10 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 		return nil
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
-	case e.shown.Load():
-		return e.leftBehind(target.Stamp.ClaimUID)
-	}
-	if _, err := e.inventory.All(ctx); err != nil {
-		return err
+	case !e.shown.Load():
+		if _, err := e.inventory.All(ctx); err != nil {
+			return err
+		}
 	}
 	if e.shown.Load() {
 		return e.leftBehind(target.Stamp.ClaimUID)
