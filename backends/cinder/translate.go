@@ -145,11 +145,9 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
 		e.Kind = KindConfig
-		e.EffectUnknown = true
 		e.Message = emptyAnswer
 	case status < 300:
 		e.Kind = KindInternal
-		e.EffectUnknown = true
 		e.Message = fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
 	case status < 400:
 		e.redirected(answer.ResponseHeader)
@@ -204,7 +202,6 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		}
 	case status >= 500:
 		e.Kind = KindUnavailable
-		e.EffectUnknown = true
 		if isTokenUnchecked(answer.Body) {
 			e.Message = tokenUnchecked
 		}
