@@ -58,11 +58,6 @@ func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[
 	return s
 }
 
-func idOf[T cinder.Object](object T) string {
-	id, _, _ := object.State()
-	return id
-}
-
 func (s *stock[T]) get(ctx context.Context, id string) (object T, err error) {
 	err = read(ctx, s.at.session, func(ctx context.Context, client Cinder) (err error) {
 		object, err = s.kind.read(ctx, client, id)
@@ -112,7 +107,7 @@ func (s *stock[T]) all(ctx context.Context) (all []T, err error) {
 }
 
 func (s *stock[T]) note(object T) {
-	s.at.unshown.Shown(idOf(object))
+	s.at.unshown.Shown(cinder.IDOf(object))
 	if s.kind.ownerOf(object) != "" {
 		s.shown.Store(true)
 	}
@@ -189,10 +184,10 @@ func (s *stock[T]) lost(uid, id string) error {
 // created: the answer may have named the wrong one.
 func (s *stock[T]) otherThan(ctx context.Context, id, uid string, owns func(T) bool) bool {
 	found, err := s.inventory.Find(ctx, uid, owns, time.Now())
-	if err != nil || len(found) != 1 || idOf(found[0]) == id {
+	if err != nil || len(found) != 1 || cinder.IDOf(found[0]) == id {
 		return false
 	}
-	s.known.Settle(uid, idOf(found[0]))
+	s.known.Settle(uid, cinder.IDOf(found[0]))
 	return true
 }
 

@@ -17,19 +17,18 @@ import (
 )
 
 // listing is one paged list of the API.
-type listing[T any] struct {
+type listing[T Object] struct {
 	client *requests
 	// operation names the request in errors and metrics; collection names the list in
 	// addresses and answers.
 	operation, collection string
 	pageSize              int
-	id                    func(T) string
 	// read takes one element from the decoder.
 	read func(decoder *json.Decoder) (T, error)
 }
 
 // readList calls yield with every page, newest first if the server honors the order.
-func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
+func readList[T Object](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))
@@ -90,7 +89,7 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		for _, entry := range all {
 			// An entry created between two pages shifts the window, so an entry may
 			// appear twice.
-			if id := l.id(entry); !seen[id] {
+			if id := IDOf(entry); !seen[id] {
 				seen[id] = true
 				page = append(page, entry)
 			}

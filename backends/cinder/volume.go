@@ -27,6 +27,12 @@ type Object interface {
 	State() (id string, status Status, created time.Time)
 }
 
+// IDOf returns an object's ID.
+func IDOf[T Object](object T) string {
+	id, _, _ := object.State()
+	return id
+}
+
 // State implements Object.
 func (v Volume) State() (string, Status, time.Time) { return v.ID, v.Status, v.CreatedAt }
 

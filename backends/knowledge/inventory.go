@@ -202,7 +202,7 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
 			// A listing may restart after a new login; later results are newer.
-			id, _, _ := entry.State()
+			id := cinder.IDOf(entry)
 			if i.of.Owner(entry) == "" {
 				delete(entries, id)
 			} else {
@@ -241,7 +241,7 @@ func (i *Inventory[T]) finish(current *loading, entries map[string]*T) {
 	maps.DeleteFunc(entries, func(id string, _ *T) bool { return current.gone[id] })
 	i.started, i.entries, i.owned = current.started, entries, map[string][]string{}
 	for _, entry := range slices.SortedFunc(maps.Values(entries), func(a, b *T) int { return ByAge(*a, *b) }) {
-		id, _, _ := (*entry).State()
+		id := cinder.IDOf(*entry)
 		uid := i.of.Owner(*entry)
 		i.owned[uid] = append(i.owned[uid], id)
 	}

@@ -146,6 +146,7 @@ func (p *project) options() Options[volume] {
 		List:     p.listed,
 		Get:      p.read,
 		Observe:  func([]volume) {},
+		Pause:    time.Sleep,
 		Waiting:  func(int) {},
 	}
 }

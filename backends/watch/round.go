@@ -65,7 +65,7 @@ func (w *Watcher[T]) sweep(ctx context.Context, now inFlight[T], missing map[str
 // see delivers a page of a listing, and removes its volumes from missing.
 func (w *Watcher[T]) see(page []T, of waits[T], missing map[string]bool) (settled int) {
 	for _, v := range page {
-		id, _, _ := v.State()
+		id := cinder.IDOf(v)
 		for _, waiting := range of[id] {
 			waiting.shown = true
 		}

@@ -31,7 +31,7 @@ type Options[T cinder.Object] struct {
 	Observe func(page []T)
 	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
-	// Pause waits between rounds; nil means time.Sleep.
+	// Pause waits between rounds.
 	Pause func(time.Duration)
 }
 
@@ -55,9 +55,6 @@ type Watcher[T cinder.Object] struct {
 
 // New returns a watcher that waits for nothing yet.
 func New[T cinder.Object](options Options[T]) *Watcher[T] {
-	if options.Pause == nil {
-		options.Pause = time.Sleep
-	}
 	if options.Observe == nil {
 		options.Observe = func([]T) {}
 	}
