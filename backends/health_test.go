@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -176,7 +177,7 @@ func TestFixedBackendIsProbedAtOnce(t *testing.T) {
 	for name, mend := range map[string]func(w *watched){
 		"credentials": func(w *watched) { w.ProbeNow() },
 		"limits":      func(w *watched) { w.Configure(Config{Limits: turns.Limits{Concurrency: 3}}) },
-		"endpoint":    func(w *watched) { w.Configure(Config{Region: "RegionTwo"}) },
+		"endpoint":    func(w *watched) { w.Configure(Config{Auth: auth.Config{Region: "RegionTwo"}}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

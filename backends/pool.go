@@ -167,7 +167,7 @@ func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 // read returns the credentials as the files have them now. If they cannot be read, it
 // returns the last good ones, if any, and the reason.
 func (p *Pool) read(config Config) (*auth.Reading, error) {
-	credentials := config.Credentials()
+	credentials := config.Auth
 	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
@@ -299,7 +299,7 @@ type Expiry struct {
 func (p *Pool) Expiry(config Config) Expiry {
 	config = config.withDefaults()
 	p.mu.Lock()
-	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.Credentials())})
+	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.Auth)})
 	entry, loggedIn := p.clients.Peek(key{config.Name, fingerprint.Of(config)})
 	p.mu.Unlock()
 	var found Expiry

@@ -23,7 +23,7 @@ import (
 type cindersByRegion map[string]*memoryCinder
 
 func (r cindersByRegion) client(_ context.Context, config Config) (Cinder, error) {
-	return uncut{r[config.Region].client()}, nil
+	return uncut{r[config.Auth.Region].client()}, nil
 }
 
 func (r cindersByRegion) forget(Cinder) {}
@@ -41,7 +41,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 	t.Helper()
 	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
+	options := LifecycleOptions{Config: Config{Name: "gold", Auth: auth.Config{Region: "one"}}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 	for _, f := range change {
 		f(&options)
@@ -50,7 +50,7 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
-	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: turns.Limits{Concurrency: 3},
+	before := Config{Name: "gold", Auth: auth.Config{Region: "one", Source: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}}, Limits: turns.Limits{Concurrency: 3},
 		Timeouts: Timeouts{Create: time.Minute}}
 	tests := map[string]struct {
 		change func(*Config)
@@ -58,17 +58,17 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 		kept   bool // the configuration is equal
 	}{
 		"nothing":           {change: func(*Config) {}, kept: true},
-		"another copy":      {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
+		"another copy":      {change: func(c *Config) { c.Auth.Source.Noauth = &auth.Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
 		"a default written": {change: func(c *Config) { c.Timeouts.Delete = DefaultDeleteTimeout }, kept: true},
 		"another name":      {change: func(c *Config) { c.Name = "zinc" }, kept: true},
 		"limits":            {change: func(c *Config) { c.Limits.Concurrency = 4 }},
 		"pace":              {change: func(c *Config) { c.Limits.RequestsPerSecond = 4 }},
 		"time-outs":         {change: func(c *Config) { c.Timeouts.Request = time.Second }},
 		"connector":         {change: func(c *Config) { c.Connector.WWPNs = []string{"50:01"} }},
-		"region":            {change: func(c *Config) { c.Region = "two" }, want: true},
-		"interface":         {change: func(c *Config) { c.Interface = "internal" }, want: true},
-		"endpoint":          {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://other/v3"} }, want: true},
-		"way to log in":     {change: func(c *Config) { c.Auth = auth.Source{Cloud: "gold"} }, want: true},
+		"region":            {change: func(c *Config) { c.Auth.Region = "two" }, want: true},
+		"interface":         {change: func(c *Config) { c.Auth.Interface = "internal" }, want: true},
+		"endpoint":          {change: func(c *Config) { c.Auth.Source.Noauth = &auth.Noauth{Endpoint: "http://other/v3"} }, want: true},
+		"way to log in":     {change: func(c *Config) { c.Auth.Source = auth.Source{Cloud: "gold"} }, want: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.looks = 1 << 30
 		l := regionalTerm(t, cindersByRegion{"one": memory})
-		config := Config{Region: "one", Timeouts: Timeouts{Create: 7 * time.Second}}
+		config := Config{Auth: auth.Config{Region: "one"}, Timeouts: Timeouts{Create: 7 * time.Second}}
 		equal(t, l.Configure(config), false)
 		start := time.Now()
 		_, err := l.Connect(t.Context(), claimSpec(1))
@@ -149,7 +149,7 @@ func TestAnotherEndpointIsListedAgain(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	idle(t, l)
 	there := two.add(mine(1, cinder.StatusAvailable))
-	equal(t, l.Configure(Config{Region: "two"}), true)
+	equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 	one.forgetLog()
 	all, err := l.Volumes(t.Context())
 	equal(t, authtest.ErrorText(err), "")
@@ -181,7 +181,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	var once sync.Once
 	one.onCall(func(operation string) {
 		if operation == during {
-			once.Do(func() { changed = l.Configure(Config{Region: "two"}) })
+			once.Do(func() { changed = l.Configure(Config{Auth: auth.Config{Region: "two"}}) })
 		}
 	})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
@@ -220,7 +220,7 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 		for range 4 {
 			has(old)
 		}
-		l.Configure(Config{Region: "two"})
+		l.Configure(Config{Auth: auth.Config{Region: "two"}})
 		for range 10 {
 			has(old)
 		}
@@ -260,7 +260,7 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		one.before = func(string) { time.Sleep(10 * time.Second) }
 		one.mu.Unlock()
 		time.Sleep(5 * time.Second) // the probe is under way
-		l.Configure(Config{Region: "two"})
+		l.Configure(Config{Auth: auth.Config{Region: "two"}})
 		time.Sleep(time.Minute)
 		equal(t, authtest.ErrorText(l.Health()), rejectedBy(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
 		two.mu.Lock()
@@ -322,22 +322,22 @@ func TestUntouched(t *testing.T) {
 		"it was at another endpoint": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), "")
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
 			memory.fault = failing("volume.create", lost)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, effectUnknown(err), true)
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
 			memory.add(mine(1, cinder.StatusAvailable))
 			_, err := l.Volumes(t.Context())
 			equal(t, authtest.ErrorText(err), "")
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 			equal(t, authtest.ErrorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 	}
@@ -386,7 +386,7 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: turns.Limits{Concurrency: i + 1}})
+		l.Configure(Config{Auth: auth.Config{Region: []string{"two", "one"}[i%2]}, Limits: turns.Limits{Concurrency: i + 1}})
 		time.Sleep(time.Millisecond)
 	}
 	group.Wait()
