@@ -149,9 +149,9 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
 		case steps.Connect:
-			return e.initialize(ctx, v, Spec{Connector: spec.Connector})
+			return e.initialize(ctx, v, spec.Connector)
 		case steps.Attach:
-			connected, attachErr := e.openAttachment(ctx, v, Spec{Connector: spec.Connector, ReadOnly: spec.ReadOnly})
+			connected, attachErr := e.openAttachment(ctx, v, spec.Connector, spec.ReadOnly)
 			if attachErr != nil {
 				return Connected{}, attachErr
 			}

@@ -79,7 +79,7 @@ type Lifecycle struct {
 
 // NewLifecycle returns the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
-	return newLifecycle(options, pooledClients{options.Pool})
+	return newLifecycle(options, options.Pool)
 }
 
 func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
@@ -286,10 +286,10 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Reserve:
 			v, err = e.reserve(ctx, v)
 		case steps.Connect:
-			return e.initialize(ctx, v, spec)
+			return e.initialize(ctx, v, spec.Connector)
 		case steps.Attach:
 			var connected Connected
-			if connected, err = e.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
+			if connected, err = e.openAttachment(ctx, v, spec.Connector, spec.ReadOnly); err == nil && connected.Document != nil {
 				return connected, nil
 			}
 			if err == nil {
@@ -318,13 +318,13 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 // initialize requests the connection of a volume that is attaching, or that a
 // PersistentVolume of the same claim once brought into use. It rejects a volume that is
 // attached elsewhere, which would get writes from two sides.
-func (e connections) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
-	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
+func (e connections) initialize(ctx context.Context, v cinder.Volume, connector cinder.Connector) (Connected, error) {
+	if err := e.attachedElsewhere(v, Target{Connector: connector}); err != nil {
 		return Connected{}, err
 	}
 	var document []byte
 	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) (err error) {
-		document, err = client.InitializeConnection(ctx, v.ID, spec.Connector)
+		document, err = client.InitializeConnection(ctx, v.ID, connector)
 		return err
 	})
 	if err != nil {

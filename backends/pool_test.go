@@ -343,7 +343,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.Password = "s3cr3t"
 	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
-	s := testSession(t.Context(), pooledClients{pool})
+	s := testSession(t.Context(), pool)
 	list := func() error {
 		return read(t.Context(), s, func(_ context.Context, client Cinder) error {
 			return client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true })
@@ -374,7 +374,7 @@ func TestRejectedPasswordIsSentOnce(t *testing.T) {
 	sources := cloud.Clouds(text)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	list := func(config Config) error {
-		s := testSession(t.Context(), pooledClients{pool})
+		s := testSession(t.Context(), pool)
 		s.config = func() Config { return config }
 		return read(t.Context(), s, func(ctx context.Context, client Cinder) error {
 			return client.ListVolumes(ctx, cinder.Query{}, func([]cinder.Volume) bool { return true })
@@ -418,7 +418,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud.Set(func() { cloud.Password = "n3w" })
 	cloud.Revoke()
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
-	s := testSession(t.Context(), pooledClients{pool})
+	s := testSession(t.Context(), pool)
 	err := change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(cloud.Paths()), 2) // rejected, accepted

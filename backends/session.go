@@ -43,20 +43,17 @@ type clients interface {
 	forget(rejected Cinder)
 }
 
-// pooledClients gets clients from the pool.
-type pooledClients struct{ pool *Pool }
-
-func (p pooledClients) client(ctx context.Context, config Config) (Cinder, error) {
-	client, err := p.pool.Client(ctx, config)
+func (p *Pool) client(ctx context.Context, config Config) (Cinder, error) {
+	client, err := p.Client(ctx, config)
 	if err != nil {
 		return nil, err
 	}
 	return loggedIn{client}, nil
 }
 
-func (p pooledClients) forget(rejected Cinder) {
+func (p *Pool) forget(rejected Cinder) {
 	if client, ok := rejected.(loggedIn); ok {
-		p.pool.Forget(client.Client)
+		p.Forget(client.Client)
 	}
 }
 
