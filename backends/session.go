@@ -229,8 +229,7 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 		err = notPermitted
 	}
 	attempt.End(lasting, err)
-	var failed *cinder.Error
-	if errors.As(err, &failed) && (failed.EffectUnknown || failed.Kind == cinder.KindConflict) {
+	if failed, ok := errors.AsType[*cinder.Error](err); ok && (failed.EffectUnknown || failed.Kind == cinder.KindConflict) {
 		_ = s.wait(lasting, s.readLag)
 	}
 	return err

@@ -269,8 +269,7 @@ func (b *Breaker) rejection(last error) *cinder.Error {
 }
 
 func summaryOf(err error) string {
-	var failed *cinder.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*cinder.Error](err); ok {
 		return failed.Summary()
 	}
 	return err.Error()
