@@ -37,12 +37,12 @@ type attachmentRequests interface {
 // openAttachment creates the volume's attachment, or finds one from an earlier attempt,
 // and returns its connection. If it returns neither a connection nor an error, it took a
 // step, and the caller must read the volume again.
-func (e connections) openAttachment(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
-	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
+func (e connections) openAttachment(ctx context.Context, v cinder.Volume, connector cinder.Connector, readOnly bool) (Connected, error) {
+	if err := e.attachedElsewhere(v, Target{Connector: connector}); err != nil {
 		return Connected{}, err
 	}
 	if v.Status == cinder.StatusAvailable {
-		id, document, err := e.createAttachment(ctx, nil, v, spec.Connector, spec.ReadOnly)
+		id, document, err := e.createAttachment(ctx, nil, v, connector, readOnly)
 		if err != nil || id == "" {
 			return Connected{}, err
 		}

@@ -113,11 +113,8 @@ func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.V
 	v, err := e.existing(ctx, target)
 	requested := cinder.Volume{} // the volume when its change was requested
 	for range maxMoves {
-		switch {
-		case err != nil:
+		if err != nil {
 			return cinder.Volume{}, err
-		case ctx.Err() != nil:
-			return cinder.Volume{}, ctx.Err()
 		}
 		switch v.Status {
 		case c.during:

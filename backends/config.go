@@ -11,6 +11,7 @@
 package backends
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
@@ -23,15 +24,7 @@ import (
 type Config struct {
 	// Name is unique in the policy and appears in metrics, events and errors.
 	Name string
-	Auth auth.Source
-	// Region and Interface select an endpoint of the service catalog; empty
-	// means the only region and the public interface. Values found with the
-	// credentials (region_name, interface) are the defaults.
-	Region    string
-	Interface string
-	// Endpoint is Block Storage's address; empty means the one in the credentials or the
-	// service catalog.
-	Endpoint string `json:",omitempty"`
+	Auth auth.Config
 
 	// Workflow is how new volumes are connected; empty means reserve.
 	Workflow  cinder.Workflow
@@ -58,24 +51,11 @@ const (
 	DefaultRequestTimeout = 75 * time.Second
 )
 
-// Credentials returns the part of the configuration that selects the credentials.
-func (c Config) Credentials() auth.Config {
-	return auth.Config{Source: c.Auth, Region: c.Region, Interface: c.Interface, Endpoint: c.Endpoint}
-}
-
 func (c Config) withDefaults() Config {
-	if c.Limits.Concurrency <= 0 {
-		c.Limits.Concurrency = DefaultConcurrency
-	}
-	if c.Timeouts.Create <= 0 {
-		c.Timeouts.Create = DefaultCreateTimeout
-	}
-	if c.Timeouts.Delete <= 0 {
-		c.Timeouts.Delete = DefaultDeleteTimeout
-	}
-	if c.Timeouts.Request <= 0 {
-		c.Timeouts.Request = DefaultRequestTimeout
-	}
+	c.Limits.Concurrency = cmp.Or(c.Limits.Concurrency, DefaultConcurrency)
+	c.Timeouts.Create = cmp.Or(c.Timeouts.Create, DefaultCreateTimeout)
+	c.Timeouts.Delete = cmp.Or(c.Timeouts.Delete, DefaultDeleteTimeout)
+	c.Timeouts.Request = cmp.Or(c.Timeouts.Request, DefaultRequestTimeout)
 	return c
 }
 
@@ -83,7 +63,7 @@ func (c Config) withDefaults() Config {
 // it without a request: completely for noauth; for Keystone, the project if the
 // credentials contain its ID. Unreadable credentials yield nothing.
 func Expect(sources auth.Sources, config Config) cinder.Place {
-	found, err := sources.Resolve(config.Credentials())
+	found, err := sources.Resolve(config.Auth)
 	switch {
 	case err != nil:
 		return cinder.Place{}

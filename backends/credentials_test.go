@@ -69,7 +69,7 @@ func TestBrokenFileKeepsTheClient(t *testing.T) {
 			equal(t, again, readAt)
 			// The client was made for a different configuration.
 			other := gold
-			other.Region = "RegionTwo"
+			other.Auth.Region = "RegionTwo"
 			if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
 				t.Errorf("with another configuration: %v", err)
 			}
@@ -156,7 +156,7 @@ func TestCheckCredentials(t *testing.T) {
 	if version, err := other.CheckCredentials(gold); err != nil || version == first {
 		t.Errorf("the version %q would help to guess the password offline (error %v)", version, err)
 	}
-	_, err = pool.CheckCredentials(Config{Name: "gold", Auth: auth.Source{Cloud: "zinc"}})
+	_, err = pool.CheckCredentials(Config{Name: "gold", Auth: auth.Config{Source: auth.Source{Cloud: "zinc"}}})
 	equal(t, authtest.ErrorText(err), `backend gold: `+sources.CloudsFile+` has no cloud "zinc"; it has "gold"`)
 }
 
@@ -169,7 +169,7 @@ func TestChecksDoNotSpareFromEviction(t *testing.T) {
 	}
 	pool := NewPool(PoolOptions{Size: 2, Sources: cloud.Clouds(text), Metrics: testMetrics()})
 	use := func(name string) {
-		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Source{Cloud: name}}); err != nil {
+		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Config{Source: auth.Source{Cloud: name}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -205,8 +205,8 @@ func TestEveryFileIsWatched(t *testing.T) {
 	versions := func() [2]string {
 		t.Helper()
 		var found [2]string
-		for i, auth := range []auth.Source{{Cloud: "gold"}, {CloudConfig: dir + "/old.conf"}} {
-			version, err := pool.CheckCredentials(Config{Name: []string{"gold", "old"}[i], Auth: auth})
+		for i, source := range []auth.Source{{Cloud: "gold"}, {CloudConfig: dir + "/old.conf"}} {
+			version, err := pool.CheckCredentials(Config{Name: []string{"gold", "old"}[i], Auth: auth.Config{Source: source}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -251,7 +251,7 @@ func TestEveryFileIsWatched(t *testing.T) {
 func TestEnvironmentIsReadEveryTime(t *testing.T) {
 	variables := map[string]string{"OS_AUTH_URL": "http://one/v3", "OS_USERNAME": "kube", "OS_USER_DOMAIN_NAME": "D", "OS_PASSWORD": "s3cr3t", "OS_PROJECT_ID": "x"}
 	pool := NewPool(PoolOptions{Sources: auth.Sources{Getenv: authtest.Environment(variables)}, Metrics: testMetrics()})
-	config := Config{Name: "here", Auth: auth.Source{Environment: true}}
+	config := Config{Name: "here", Auth: auth.Config{Source: auth.Source{Environment: true}}}
 	before, err := pool.CheckCredentials(config)
 	equal(t, authtest.ErrorText(err), "")
 	variables["OS_PASSWORD"] = "n3w"
@@ -284,7 +284,7 @@ func TestBrokenFileLeavesTheCredentialsThatWereRead(t *testing.T) {
 		t.Errorf("a check of the broken file gives version %q, want %q, and error %v", version, good, err)
 	}
 	other := gold
-	other.Auth.Cloud = "zinc"
+	other.Auth.Source.Cloud = "zinc"
 	if version, err := pool.CheckCredentials(other); version != "" || !cinder.IsKind(err, cinder.KindConfig) {
 		t.Errorf("a backend whose credentials were never read has version %q and error %v", version, err)
 	}

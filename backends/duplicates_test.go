@@ -8,6 +8,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/knowledge"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
@@ -194,6 +195,6 @@ func TestSortedByAge(t *testing.T) {
 		return cinder.Volume{ID: id, CreatedAt: time.Unix(int64(seconds), 0)}
 	}
 	volumes := []cinder.Volume{at(2, "a"), at(1, "c"), at(1, "b")}
-	slices.SortFunc(volumes, elder)
+	slices.SortFunc(volumes, knowledge.ByAge)
 	equal(t, ids(volumes), []string{"b", "c", "a"})
 }

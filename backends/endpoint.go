@@ -44,20 +44,12 @@ type volumeRequests interface {
 // owners divide the work at an endpoint.
 type owners struct {
 	*endpoint
-	// connections connects a volume to nodes and disconnects it; all others except
-	// snapshots use it.
-	connections connections
-	// maker creates and connects a claim's volume, completer brings it into use, and
-	// changer extends and retypes it.
 	maker     maker
 	completer completer
 	changer   changer
-	// finder finds a claim's only volume, and remover removes volumes.
-	finder  finder
-	remover remover
-	// nodes attaches volumes of mode csi to single nodes.
-	nodes nodes
-	// importer imports existing volumes.
+	finder    finder
+	remover   remover
+	nodes     nodes
 	importer  importer
 	snapshots *snapshots
 }
@@ -80,7 +72,8 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	}
 	e.config.Store(&config)
 	e.session = &session{
-		clients: l.clients(func() Config { return *e.config.Load() }),
+		clients: l.clients,
+		config:  func() Config { return *e.config.Load() },
 		backend: config.Name,
 		fence:   l.options.Fence,
 		term:    l.options.Term,
@@ -98,17 +91,14 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Volume) bool) error {
 			return client.ListVolumes(ctx, query, yield)
 		},
-		state:   func(v cinder.Volume) (string, cinder.Status, time.Time) { return v.ID, v.Status, v.CreatedAt },
 		ownerOf: stamps.ClaimOf(l.options.Cluster),
 		share:   stamps.Share,
 		observe: e.observe,
 	})
-	own := &owners{endpoint: e, connections: connections{e}, completer: completer{e, connections{e}}, changer: changer{e}, nodes: nodes{e, connections{e}},
-		importer: importer{e, connections{e}}, snapshots: newSnapshots(l, e)}
-	own.remover = remover{e, own.connections, own.snapshots}
-	own.finder = finder{e, own.remover}
-	own.maker = maker{e, own.connections, own.finder, own.remover, own.snapshots}
-	return own
+	connecting, snapshots := connections{e}, newSnapshots(l, e)
+	removing := remover{connecting, snapshots}
+	finding := finder{removing}
+	return &owners{e, maker{finding}, completer{connecting}, changer{e}, finding, removing, nodes{connecting}, importer{connecting}, snapshots}
 }
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/breaker"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -48,7 +49,7 @@ func (h *healthOf) asked() int {
 }
 
 // client fails the way a login does.
-func (h *healthOf) client(context.Context) (Cinder, error) {
+func (h *healthOf) client(context.Context, Config) (Cinder, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls++
@@ -97,7 +98,7 @@ func newWatched(t *testing.T, source clients, change ...func(*LifecycleOptions))
 	for _, f := range change {
 		f(&options)
 	}
-	w.Lifecycle = newLifecycle(options, sameClients(source))
+	w.Lifecycle = newLifecycle(options, source)
 	return w
 }
 
@@ -110,7 +111,7 @@ func TestLoginsThatFailOpenTheBreaker(t *testing.T) {
 		defer w.end()
 		for i := range 5 {
 			equal(t, w.Health(), nil)
-			_, err := w.HasVolume(t.Context(), "volume-1")
+			_, _, err := w.Find(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: auth.login: Cinder answered service unavailable (HTTP 503, req-1)")
 			// Whatever happened to the login, the call was not made.
 			equal(t, effectUnknown(err), false)
@@ -164,7 +165,7 @@ func TestOutageFromBeginningToEnd(t *testing.T) {
 func fail(t *testing.T, w *watched, calls int) {
 	t.Helper()
 	for range calls {
-		if _, err := w.HasVolume(t.Context(), "volume-1"); err == nil {
+		if _, _, err := w.Find(t.Context(), "volume-1"); err == nil {
 			t.Fatal("no error")
 		}
 	}
@@ -176,7 +177,7 @@ func TestFixedBackendIsProbedAtOnce(t *testing.T) {
 	for name, mend := range map[string]func(w *watched){
 		"credentials": func(w *watched) { w.ProbeNow() },
 		"limits":      func(w *watched) { w.Configure(Config{Limits: turns.Limits{Concurrency: 3}}) },
-		"endpoint":    func(w *watched) { w.Configure(Config{Region: "RegionTwo"}) },
+		"endpoint":    func(w *watched) { w.Configure(Config{Auth: auth.Config{Region: "RegionTwo"}}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -231,7 +232,7 @@ type hangingClients struct {
 	hangs  atomic.Bool
 }
 
-func (h *hangingClients) client(ctx context.Context) (Cinder, error) {
+func (h *hangingClients) client(ctx context.Context, _ Config) (Cinder, error) {
 	if h.hangs.Load() {
 		<-ctx.Done()
 		return nil, cinder.NotSent("gold", cinder.OperationLogin, ctx.Err())
@@ -302,9 +303,9 @@ func TestAnswersKeepTheBreakerClosed(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		_, _ = l.HasVolume(t.Context(), "volume-1")
-		_, _ = l.HasVolume(canceled, "volume-1")
-		_, _ = l.HasVolume(t.Context(), "volume/../1")
+		_, _, _ = l.Find(t.Context(), "volume-1")
+		_, _, _ = l.Find(canceled, "volume-1")
+		_, _, _ = l.Find(t.Context(), "volume/../1")
 	}
 	equal(t, l.Health(), nil)
 }

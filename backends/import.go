@@ -114,10 +114,7 @@ func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) 
 }
 
 // importer imports existing volumes.
-type importer struct {
-	*endpoint
-	connections connections
-}
+type importer struct{ connections }
 
 func (e importer) importVolume(ctx context.Context, spec Import) (Connected, error) {
 	v, err := e.get(ctx, spec.VolumeID)
@@ -147,17 +144,14 @@ func (e importer) importVolume(ctx context.Context, spec Import) (Connected, err
 		if err := e.stampedFor(v, spec); err != nil {
 			return Connected{}, err
 		}
-		if err := ctx.Err(); err != nil {
-			return Connected{}, err
-		}
 		switch steps.StepToConnect(v, stamps.WorkflowOf(v)) {
 		case steps.Reserve:
 			v, err = e.reserveImported(ctx, v, spec, contested)
 			contested = false
 		case steps.Connect:
-			return e.connections.initialize(ctx, v, Spec{Connector: spec.Connector})
+			return e.initialize(ctx, v, spec.Connector)
 		case steps.Attach:
-			connected, attachErr := e.connections.openAttachment(ctx, v, Spec{Connector: spec.Connector, ReadOnly: spec.ReadOnly})
+			connected, attachErr := e.openAttachment(ctx, v, spec.Connector, spec.ReadOnly)
 			if attachErr != nil {
 				return Connected{}, attachErr
 			}
@@ -324,10 +318,10 @@ func (e importer) cancel(ctx context.Context, target Target) error {
 	}
 	switch steps.StepToDelete(v, stamps.WorkflowOf(v)) {
 	case steps.Release:
-		return e.connections.release(ctx, nil, v, target)
+		return e.release(ctx, nil, v, target)
 	case steps.DetachAll:
 		if v.Status != cinder.StatusInUse {
-			return e.connections.detachAll(ctx, nil, v, target)
+			return e.detachAll(ctx, nil, v, target)
 		}
 	}
 	return nil

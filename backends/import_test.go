@@ -358,7 +358,7 @@ func TestWhatATermListedElsewhereIsNotGone(t *testing.T) {
 		id := before.add(mine(1, cinder.StatusAvailable))
 		after.add(mine(2, cinder.StatusAvailable))
 		clients := &changingClients{now: before}
-		l := newLifecycle(before.term(t).options, sameClients(clients))
+		l := newLifecycle(before.term(t).options, clients)
 		_, err := l.Volumes(t.Context())
 		success(t, err)
 		clients.leadTo(after)

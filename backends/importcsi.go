@@ -56,7 +56,7 @@ func (e importer) freeOfNodes(v cinder.Volume) error {
 // unattached returns an error if Cinder lists an attachment of a volume. The volume's own
 // document shows only completed ones, and an administrator may have set the status.
 func (e importer) unattached(ctx context.Context, v cinder.Volume) error {
-	listed, err := e.connections.attachments(ctx, v)
+	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return err
 	}

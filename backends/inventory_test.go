@@ -22,7 +22,6 @@ func newInventory(cluster string, list func(context.Context, func([]cinder.Volum
 	return knowledge.NewInventory(knowledge.Entries[cinder.Volume]{
 		List:  list,
 		Owner: stamps.ClaimOf(cluster),
-		Born:  func(v cinder.Volume) (string, time.Time) { return v.ID, v.CreatedAt },
 		Share: stamps.Share,
 	})
 }

@@ -429,13 +429,13 @@ type lateClients struct {
 	done  chan struct{}
 }
 
-func (c *lateClients) client(ctx context.Context) (Cinder, error) {
+func (c *lateClients) client(ctx context.Context, config Config) (Cinder, error) {
 	if !c.asked.Swap(true) {
 		time.Sleep(c.login)
 		close(c.done)
 	}
 	<-c.done
-	return c.clients.client(ctx)
+	return c.clients.client(ctx, config)
 }
 
 // TestANewTermLogsInWhileReadsMayLag: a login shows and changes nothing that lags, and
@@ -444,7 +444,7 @@ func TestANewTermLogsInWhileReadsMayLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		term := memory.term(t, func(o *LifecycleOptions) { o.ReadLag = 2 * time.Second })
-		l := newLifecycle(term.options, sameClients(&lateClients{clients: &memoryClients{memory: memory.client()}, login: 1500 * time.Millisecond, done: make(chan struct{})}))
+		l := newLifecycle(term.options, &lateClients{clients: &memoryClients{memory: memory.client()}, login: 1500 * time.Millisecond, done: make(chan struct{})})
 		began := time.Now()
 		_, err := l.Connect(t.Context(), claimSpec(1))
 		success(t, err)
@@ -458,7 +458,7 @@ func TestANewTermLogsInWhileReadsMayLag(t *testing.T) {
 // silentClients are those of a Keystone that never answers.
 type silentClients struct{ clients }
 
-func (silentClients) client(ctx context.Context) (Cinder, error) {
+func (silentClients) client(ctx context.Context, _ Config) (Cinder, error) {
 	<-ctx.Done()
 	return nil, cinder.NotSent("gold", cinder.OperationLogin, ctx.Err())
 }
@@ -470,7 +470,7 @@ func TestALoginThatHangsDelaysNoEndOfATerm(t *testing.T) {
 		memory := newMemoryCinder()
 		ctx, end := context.WithCancel(t.Context())
 		term := memory.term(t, func(o *LifecycleOptions) { o.ReadLag, o.Term = time.Minute, ctx })
-		l := newLifecycle(term.options, sameClients(silentClients{}))
+		l := newLifecycle(term.options, silentClients{})
 		time.AfterFunc(time.Second, end)
 		began := time.Now()
 		if _, _, err := l.Find(t.Context(), "volume-1"); err == nil {

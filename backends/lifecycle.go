@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -61,8 +62,7 @@ type LifecycleOptions struct {
 // once with the error that Health returns.
 type Lifecycle struct {
 	options LifecycleOptions
-	// clients returns the clients for a configuration that may change later.
-	clients func(config func() Config) clients
+	clients clients
 	breaker *breaker.Breaker
 
 	// locks serializes the operations on one claim's volume, such as Complete
@@ -79,18 +79,14 @@ type Lifecycle struct {
 
 // NewLifecycle returns the lifecycle of one backend for one term.
 func NewLifecycle(options LifecycleOptions) *Lifecycle {
-	return newLifecycle(options, func(config func() Config) clients { return pooledClients{options.Pool, config} })
+	return newLifecycle(options, options.Pool)
 }
 
-func newLifecycle(options LifecycleOptions, clients func(config func() Config) clients) *Lifecycle {
+func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
 	options.Config = options.Config.withDefaults()
 	options.Logger = options.Logger.With("backend", options.Config.Name)
-	if options.Poll <= 0 {
-		options.Poll = 200 * time.Millisecond
-	}
-	if options.Changed.IsZero() {
-		options.Changed = time.Now()
-	}
+	options.Poll = cmp.Or(options.Poll, 200*time.Millisecond)
+	options.Changed = cmp.Or(options.Changed, time.Now())
 	if options.pause == nil {
 		options.pause = time.Sleep
 	}
@@ -252,13 +248,7 @@ func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 }
 
 // maker creates and connects a claim's volume.
-type maker struct {
-	*endpoint
-	connections connections
-	finder      finder
-	remover     remover
-	snapshots   *snapshots
-}
+type maker struct{ finder }
 
 type makingRequests interface {
 	volumeRequests
@@ -267,14 +257,11 @@ type makingRequests interface {
 }
 
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
-	v, err := e.finder.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
+	v, err := e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return Connected{}, err
 	}
 	for range maxMoves {
-		if err := ctx.Err(); err != nil {
-			return Connected{}, err
-		}
 		next := steps.StepToConnect(v, stamps.WorkflowOf(v))
 		if spec.CSI {
 			next = steps.StepToAttachable(v)
@@ -297,12 +284,12 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.AwaitCreated:
 			v, err = e.awaitCreated(ctx, v, spec)
 		case steps.Reserve:
-			v, err = e.connections.reserve(ctx, v)
+			v, err = e.reserve(ctx, v)
 		case steps.Connect:
-			return e.connections.initialize(ctx, v, spec)
+			return e.initialize(ctx, v, spec.Connector)
 		case steps.Attach:
 			var connected Connected
-			if connected, err = e.connections.openAttachment(ctx, v, spec); err == nil && connected.Document != nil {
+			if connected, err = e.openAttachment(ctx, v, spec.Connector, spec.ReadOnly); err == nil && connected.Document != nil {
 				return connected, nil
 			}
 			if err == nil {
@@ -315,8 +302,8 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		case steps.Discard:
 			return Connected{}, e.discard(ctx, v, spec)
 		case steps.AwaitGone:
-			if err = e.remover.awaitGone(ctx, v.ID, false); err == nil {
-				v, err = e.finder.lookAgain(ctx, v.ID, spec)
+			if err = e.awaitGone(ctx, v.ID, false); err == nil {
+				v, err = e.lookAgain(ctx, v.ID, spec)
 			}
 		default:
 			return Connected{}, e.failure(cinder.KindConflict, "volume %s is %s; waiting for that operation to finish", v.ID, v.Status)
@@ -331,13 +318,13 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 // initialize requests the connection of a volume that is attaching, or that a
 // PersistentVolume of the same claim once brought into use. It rejects a volume that is
 // attached elsewhere, which would get writes from two sides.
-func (e connections) initialize(ctx context.Context, v cinder.Volume, spec Spec) (Connected, error) {
-	if err := e.attachedElsewhere(v, Target{Connector: spec.Connector}); err != nil {
+func (e connections) initialize(ctx context.Context, v cinder.Volume, connector cinder.Connector) (Connected, error) {
+	if err := e.attachedElsewhere(v, Target{Connector: connector}); err != nil {
 		return Connected{}, err
 	}
 	var document []byte
 	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) (err error) {
-		document, err = client.InitializeConnection(ctx, v.ID, spec.Connector)
+		document, err = client.InitializeConnection(ctx, v.ID, connector)
 		return err
 	})
 	if err != nil {
@@ -416,13 +403,13 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	stamp := spec.Stamp
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
 	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
-		return e.finder.look(ctx, stamp, spec.Connector, spec.Permit)
+		return e.look(ctx, stamp, spec.Connector, spec.Permit)
 	}
 	if err != nil {
 		return cinder.Volume{}, err
 	}
 	if gone {
-		return e.finder.lookAgain(ctx, v.ID, spec)
+		return e.lookAgain(ctx, v.ID, spec)
 	}
 	if !stamp.Owns(after) {
 		return cinder.Volume{}, e.lost(stamp.ClaimUID, v.ID)
@@ -435,7 +422,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	for _, id := range rivals {
 		found = append(found, cinder.Volume{ID: id})
 	}
-	chosen, err := e.finder.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
+	chosen, err := e.keepOne(ctx, found, stamp, spec.Connector, spec.Permit)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -476,10 +463,10 @@ func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.
 		made, wanted = made+", mode csi", wanted+", mode native"
 	}
 	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "requested", made, "wanted", wanted)
-	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return cinder.Volume{}, fmt.Errorf("volume %s was created for a different request (%s) than the current one (%s) and cannot be removed: %w", v.ID, made, wanted, err)
 	}
-	return e.finder.lookAgain(ctx, v.ID, spec)
+	return e.lookAgain(ctx, v.ID, spec)
 }
 
 // discard deletes a volume that Cinder failed to create and reports why. The next attempt
@@ -490,7 +477,7 @@ func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	if reason == "" {
 		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
 	}
-	if err := e.remover.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
+	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}
 	failed := e.failure(KindVolumeFailed, "volume %s went to %s and was removed: %s", v.ID, v.Status, reason)

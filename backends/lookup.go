@@ -29,13 +29,6 @@ func (l *Lifecycle) KnownVolumeOf(stamp stamps.Volume) string {
 	return id
 }
 
-// HasVolume reports whether the backend has a volume with that ID, regardless of owner.
-// It serves PersistentVolumes that do not record where their volume is.
-func (l *Lifecycle) HasVolume(ctx context.Context, id string) (bool, error) {
-	_, found, err := l.Find(ctx, id)
-	return found, err
-}
-
 // Find reads a volume by its ID, regardless of owner.
 func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found bool, err error) {
 	return l.current().find(ctx, id)
@@ -73,10 +66,7 @@ func (l *Lifecycle) LastUncertain() time.Time {
 func (l *Lifecycle) ReadLag() time.Duration { return l.current().unshown.Lag() }
 
 // finder finds a claim's only volume, and removes the claim's others.
-type finder struct {
-	*endpoint
-	remover remover
-}
+type finder struct{ remover }
 
 // look finds the claim's only volume. The zero Volume means that there is provably none.
 func (e finder) look(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) (cinder.Volume, error) {
@@ -117,11 +107,10 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 		return nil
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
-	case e.shown.Load():
-		return e.leftBehind(target.Stamp.ClaimUID)
-	}
-	if _, err := e.inventory.All(ctx); err != nil {
-		return err
+	case !e.shown.Load():
+		if _, err := e.inventory.All(ctx); err != nil {
+			return err
+		}
 	}
 	if e.shown.Load() {
 		return e.leftBehind(target.Stamp.ClaimUID)
@@ -149,9 +138,6 @@ func (e *endpoint) elsewhere(format string, arguments ...any) *cinder.Error {
 // IsGone reports whether the term's last listing lacks a volume, or the volume has gone
 // since. It never lists; without a listing, it returns false.
 func (l *Lifecycle) IsGone(volumeID string) bool { return l.current().inventory.IsGone(volumeID) }
-
-// elder orders volumes by age.
-func elder(a, b cinder.Volume) int { return knowledge.ByAge(a.ID, a.CreatedAt, b.ID, b.CreatedAt) }
 
 // keepOne picks which of several volumes with one stamp to keep, and removes the rest. A
 // volume that a PersistentVolume may name wins, then a connected one, then the oldest. If
@@ -191,7 +177,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 		if difference := rank(b) - rank(a); difference != 0 {
 			return difference
 		}
-		return elder(a, b)
+		return knowledge.ByAge(a, b)
 	})
 	for _, v := range present {
 		if v.ID == chosen.ID {
@@ -201,7 +187,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 			return cinder.Volume{}, e.failure(KindRecorded, "volumes %s and %s of one claim have both been attached; keep one and delete the other by hand", chosen.ID, v.ID)
 		}
 		e.logger.Warn("Removing a duplicate volume of one claim", "volume", v.ID, "kept", chosen.ID, "status", v.Status)
-		if err := e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
+		if err := e.removeUnrecorded(ctx, v.ID, stamp, connector, permit); err != nil {
 			return cinder.Volume{}, err
 		}
 	}

@@ -128,7 +128,7 @@ type changingClients struct {
 	now *memoryCinder
 }
 
-func (c *changingClients) client(context.Context) (Cinder, error) {
+func (c *changingClients) client(context.Context, Config) (Cinder, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now.client(), nil
@@ -151,7 +151,7 @@ func TestCredentialsThatLeadElsewhere(t *testing.T) {
 	clients := &changingClients{now: before}
 	moved := 0
 	term := before.term(t, func(o *LifecycleOptions) { o.Moved = func() { moved++ } })
-	l := newLifecycle(term.options, sameClients(clients))
+	l := newLifecycle(term.options, clients)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {
 		t.Fatal(err)

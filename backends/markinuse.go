@@ -21,10 +21,7 @@ func (l *Lifecycle) Complete(ctx context.Context, target Target, readOnly bool) 
 }
 
 // completer brings the volumes of recorded PersistentVolumes into use.
-type completer struct {
-	*endpoint
-	connections connections
-}
+type completer struct{ connections }
 
 func (e completer) complete(ctx context.Context, target Target, readOnly bool) error {
 	err := e.attach(ctx, target, readOnly)
@@ -173,7 +170,7 @@ func (e completer) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.attachedElsewhere(v, target)
 		case v.Status == cinder.StatusAttaching:
 			tried = true
-			failed = e.connections.markInUse(ctx, v, target, readOnly)
+			failed = e.markInUse(ctx, v, target, readOnly)
 			if failed == nil {
 				return nil
 			}

@@ -95,14 +95,14 @@ func TestHasAndVolumes(t *testing.T) {
 	second := memory.add(mine(2, cinder.StatusError))
 	l := memory.term(t)
 	for volume, want := range map[string]bool{id: true, foreign: true, "volume-9": false} {
-		got, err := l.HasVolume(t.Context(), volume)
+		_, got, err := l.Find(t.Context(), volume)
 		if err != nil || got != want {
-			t.Errorf("HasVolume(%s) = %v, %v", volume, got, err)
+			t.Errorf("Find(%s) = %v, %v", volume, got, err)
 		}
 	}
 	memory.fault = sequence(map[string][]mishap{"volume.get": {refused}})
-	if _, err := l.HasVolume(t.Context(), id); !cinder.IsKind(err, cinder.KindUnavailable) {
-		t.Errorf("HasVolume of a silent Cinder: %v", err)
+	if _, _, err := l.Find(t.Context(), id); !cinder.IsKind(err, cinder.KindUnavailable) {
+		t.Errorf("Find at a silent Cinder: %v", err)
 	}
 	volumes, err := l.Volumes(t.Context())
 	if err != nil {

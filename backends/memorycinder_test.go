@@ -799,16 +799,11 @@ type memoryClients struct {
 	forgotten int
 }
 
-func (m *memoryClients) client(context.Context) (Cinder, error) { return m.memory, nil }
+func (m *memoryClients) client(context.Context, Config) (Cinder, error) { return m.memory, nil }
 func (m *memoryClients) forget(Cinder) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forgotten++
-}
-
-// sameClients uses one source of clients for every endpoint.
-func sameClients(source clients) func(func() Config) clients {
-	return func(func() Config) clients { return source }
 }
 
 // term makes the Lifecycle of a new term over the same Cinder.
@@ -827,7 +822,7 @@ func (m *memoryCinder) term(t testing.TB, change ...func(*LifecycleOptions)) *Li
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, sameClients(&memoryClients{memory: m.client()}))
+	return newLifecycle(options, &memoryClients{memory: m.client()})
 }
 
 // memoryPlace is the place of a memoryCinder's volumes by default.

@@ -25,32 +25,26 @@ type Metrics struct {
 
 // NewMetrics registers the package's metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"backend"})
+	}
 	m := &Metrics{
 		Requests: cinder.NewMetrics(registry),
 		pool: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_client_pool_lookups_total",
 			Help: "Look-ups of a logged-in client by result: hit, miss, or changed when configuration or credentials changed.",
 		}, []string{"backend", "result"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "standalone_cinder_volumes_in_flight",
-			Help: "Volumes that the program is waiting for.",
-		}, []string{"backend"}),
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "standalone_cinder_backend_up",
-			Help: "Whether requests to a backend are sent (1) or rejected because it does not answer (0); only the leader exports it.",
-		}, []string{"backend"}),
+		inFlight: gauge("standalone_cinder_volumes_in_flight", "Volumes that the program is waiting for."),
+		up: gauge("standalone_cinder_backend_up",
+			"Whether requests to a backend are sent (1) or rejected because it does not answer (0); only the leader exports it."),
 		outages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_backend_outages_total",
 			Help: "How often the program began to reject requests to a backend because it did not answer.",
 		}, []string{"backend"}),
-		credentialsGood: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "standalone_cinder_credentials_read_success",
-			Help: "Whether the last attempt to read the credentials of a backend succeeded (1) or not (0).",
-		}, []string{"backend"}),
-		credentialsReadAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "standalone_cinder_credentials_read_timestamp_seconds",
-			Help: "When the credentials of a backend were last read without an error.",
-		}, []string{"backend"}),
+		credentialsGood: gauge("standalone_cinder_credentials_read_success",
+			"Whether the last attempt to read the credentials of a backend succeeded (1) or not (0)."),
+		credentialsReadAt: gauge("standalone_cinder_credentials_read_timestamp_seconds",
+			"When the credentials of a backend were last read without an error."),
 	}
 	registry.MustRegister(m.pool, m.inFlight, m.up, m.outages, m.credentialsGood, m.credentialsReadAt)
 	return m

@@ -57,8 +57,8 @@ func newWireClients(t *testing.T, options cinder.Options, next tripper) *wireCli
 	return &wireClients{client}
 }
 
-func (w *wireClients) client(context.Context) (Cinder, error) { return loggedIn{w.only}, nil }
-func (w *wireClients) forget(Cinder)                          {}
+func (w *wireClients) client(context.Context, Config) (Cinder, error) { return loggedIn{w.only}, nil }
+func (w *wireClients) forget(Cinder)                                  {}
 
 // TestBlackHole: a backend that accepts requests and never answers. When that
 // is detected, queued requests are rejected at once, whatever the pace. After
@@ -96,7 +96,7 @@ func TestBlackHole(t *testing.T) {
 					group.Go(func() {
 						var err error
 						if i%2 == 0 {
-							_, err = w.HasVolume(t.Context(), fmt.Sprintf("volume-%d", i))
+							_, _, err = w.Find(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
 							// A change, without the read before it.
 							err = change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
@@ -204,7 +204,7 @@ func TestProbeBoundsItsRequests(t *testing.T) {
 			equal(t, authtest.ErrorText(w.current().session.probe(t.Context())), "backend gold: volume.list: no answer in time")
 			equal(t, time.Since(start), test.probe)
 			start = time.Now()
-			_, err := w.HasVolume(t.Context(), "volume-1")
+			_, _, err := w.Find(t.Context(), "volume-1")
 			equal(t, authtest.ErrorText(err), "backend gold: volume.get: no answer in time")
 			equal(t, time.Since(start), test.configured)
 		})
@@ -227,7 +227,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				}))
 				defer w.end()
 				if caller.Pace == nil {
-					go func() { _, _ = w.HasVolume(t.Context(), "volume-0") }() // takes the slot
+					go func() { _, _, _ = w.Find(t.Context(), "volume-0") }() // takes the slot
 					synctest.Wait()
 				} else {
 					caller.Pace.Allow()
@@ -236,7 +236,7 @@ func TestQueueLeavesAtOnceWhenAnOutageBegins(t *testing.T) {
 				result := make(chan error)
 				for range 20 {
 					go func() {
-						_, err := w.HasVolume(turns.WithCaller(t.Context(), caller), "volume-1")
+						_, _, err := w.Find(turns.WithCaller(t.Context(), caller), "volume-1")
 						result <- err
 					}()
 				}

@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -39,12 +40,8 @@ type PoolOptions struct {
 // version is a hash of configuration and credentials, so the next look-up uses changed
 // credentials without a restart.
 type Pool struct {
-	sources  auth.Sources
-	metrics  *Metrics
-	age      time.Duration
-	mayWrite func() error
-	warn     func(backend, message string)
-	logins   singleflight.Group
+	options PoolOptions
+	logins  singleflight.Group
 	// seal makes the result of CheckCredentials useless for guessing passwords.
 	seal []byte
 
@@ -72,19 +69,18 @@ type pooled struct {
 
 // NewPool returns a pool without logged-in clients.
 func NewPool(options PoolOptions) *Pool {
-	size := options.Size
-	if size <= 0 {
-		size = 64
+	options.Size = cmp.Or(options.Size, 64)
+	options.CredentialsAge = cmp.Or(options.CredentialsAge, time.Second)
+	return &Pool{
+		options: options,
+		seal:    []byte(rand.Text()),
+		// An evicted client is never closed, since a caller may be using it. Its idle
+		// connections time out.
+		clients:  newCache[key, *pooled](options.Size),
+		readings: newCache[key, *auth.Reading](options.Size),
+		accounts: newCache[string, *cinder.Account](options.Size),
+		queues:   map[string]*turns.Queue{},
 	}
-	age := options.CredentialsAge
-	if age <= 0 {
-		age = time.Second
-	}
-	// An evicted client is never closed, since a caller may be using it. Its idle
-	// connections time out.
-	clients, readings, accounts := newCache[key, *pooled](size), newCache[key, *auth.Reading](size), newCache[string, *cinder.Account](size)
-	return &Pool{sources: options.Sources, metrics: options.Metrics, age: age, mayWrite: options.MayWrite, warn: options.Warn, seal: []byte(rand.Text()),
-		clients: clients, readings: readings, accounts: accounts, queues: map[string]*turns.Queue{}}
 }
 
 func newCache[K comparable, V any](size int) *lru.Cache[K, V] {
@@ -132,10 +128,10 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 			Limits:         config.Limits,
 			Account:        p.account(found),
 			Queue:          p.queue(config),
-			Warn:           p.warn,
+			Warn:           p.options.Warn,
 			RequestTimeout: config.Timeouts.Request,
-			Metrics:        p.metrics.Requests,
-			MayWrite:       p.mayWrite,
+			Metrics:        p.options.Metrics.Requests,
+			MayWrite:       p.options.MayWrite,
 		})
 		if err != nil {
 			return nil, err
@@ -161,24 +157,24 @@ func (p *Pool) fresh(at key) (*cinder.Client, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(at)
-	if !ok || time.Since(entry.read) > p.age {
+	if !ok || time.Since(entry.read) > p.options.CredentialsAge {
 		return nil, false
 	}
-	p.metrics.lookup(at.backend, "hit")
+	p.options.Metrics.lookup(at.backend, "hit")
 	return entry.client, true
 }
 
 // read returns the credentials as the files have them now. If they cannot be read, it
 // returns the last good ones, if any, and the reason.
 func (p *Pool) read(config Config) (*auth.Reading, error) {
-	credentials := config.Credentials()
+	credentials := config.Auth
 	at := key{config.Name, fingerprint.Of(credentials)}
 	p.mu.Lock()
 	last, _ := p.readings.Get(at)
 	p.mu.Unlock()
 	now := time.Now()
-	next, err := p.sources.Reread(credentials, last)
-	p.metrics.credentialsRead(config.Name, now, err == nil)
+	next, err := p.options.Sources.Reread(credentials, last)
+	p.options.Metrics.credentialsRead(config.Name, now, err == nil)
 	if err != nil {
 		next = last
 		err = &cinder.Error{Backend: config.Name, Kind: cinder.KindConfig, Message: err.Error()}
@@ -229,13 +225,13 @@ func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {
 	entry, ok := p.clients.Get(at)
 	switch {
 	case !ok:
-		p.metrics.lookup(at.backend, "miss")
+		p.options.Metrics.lookup(at.backend, "miss")
 		return nil, false
 	case entry.version != version:
-		p.metrics.lookup(at.backend, "changed")
+		p.options.Metrics.lookup(at.backend, "changed")
 		return nil, false
 	}
-	p.metrics.lookup(at.backend, "hit")
+	p.options.Metrics.lookup(at.backend, "hit")
 	entry.read = time.Now()
 	return entry.client, true
 }
@@ -303,7 +299,7 @@ type Expiry struct {
 func (p *Pool) Expiry(config Config) Expiry {
 	config = config.withDefaults()
 	p.mu.Lock()
-	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.Credentials())})
+	last, read := p.readings.Peek(key{config.Name, fingerprint.Of(config.Auth)})
 	entry, loggedIn := p.clients.Peek(key{config.Name, fingerprint.Of(config)})
 	p.mu.Unlock()
 	var found Expiry

@@ -23,7 +23,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 )
 
-var gold = Config{Name: "gold", Auth: auth.Source{Cloud: "gold"}}
+var gold = Config{Name: "gold", Auth: auth.Config{Source: auth.Source{Cloud: "gold"}}}
 
 // gate delays the requests of a handler until it is opened.
 type gate struct {
@@ -186,7 +186,7 @@ func TestEvictionDoesNotBreakAClientInUse(t *testing.T) {
 	result := make(chan error)
 	go func() { result <- list() }()
 	<-slow.arrived
-	if _, err := pool.Client(t.Context(), Config{Name: "zinc", Auth: auth.Source{Cloud: "zinc"}}); err != nil {
+	if _, err := pool.Client(t.Context(), Config{Name: "zinc", Auth: auth.Config{Source: auth.Source{Cloud: "zinc"}}}); err != nil {
 		t.Fatal(err)
 	}
 	close(slow.open)
@@ -251,7 +251,7 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 		t.Errorf("client %p and error %v, want %p", client, err, before)
 	}
 	other := gold
-	other.Region = "RegionTwo"
+	other.Auth.Region = "RegionTwo"
 	if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
 		t.Errorf("with a changed configuration: %v, want the broken file", err)
 	}
@@ -343,7 +343,7 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 	cloud.Password = "s3cr3t"
 	sources := cloud.Clouds(cindertest.PasswordCloud)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Hour})
-	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
+	s := testSession(t.Context(), pool)
 	list := func() error {
 		return read(t.Context(), s, func(_ context.Context, client Cinder) error {
 			return client.ListVolumes(t.Context(), cinder.Query{}, func([]cinder.Volume) bool { return true })
@@ -369,12 +369,13 @@ func TestRevokedPasswordIsReplacedFromTheFile(t *testing.T) {
 func TestRejectedPasswordIsSentOnce(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	cloud.Password = "s3cr3t"
-	zinc := Config{Name: "zinc", Auth: auth.Source{Cloud: "zinc"}}
+	zinc := Config{Name: "zinc", Auth: auth.Config{Source: auth.Source{Cloud: "zinc"}}}
 	text := cindertest.PasswordCloud + strings.Replace(strings.TrimPrefix(cindertest.PasswordCloud, "\nclouds:\n"), "gold", "zinc", 1)
 	sources := cloud.Clouds(text)
 	pool := NewPool(PoolOptions{Sources: sources, Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
 	list := func(config Config) error {
-		s := testSession(t.Context(), pooledClients{pool, func() Config { return config }})
+		s := testSession(t.Context(), pool)
+		s.config = func() Config { return config }
 		return read(t.Context(), s, func(ctx context.Context, client Cinder) error {
 			return client.ListVolumes(ctx, cinder.Query{}, func([]cinder.Volume) bool { return true })
 		})
@@ -417,7 +418,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud.Set(func() { cloud.Password = "n3w" })
 	cloud.Revoke()
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
-	s := testSession(t.Context(), pooledClients{pool, func() Config { return gold }})
+	s := testSession(t.Context(), pool)
 	err := change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(cloud.Paths()), 2) // rejected, accepted
@@ -434,9 +435,9 @@ func TestBackendsSideBySideDoNotMix(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: auth.Sources{CloudsFile: filepath.Join(dir, "clouds.yaml")}, Metrics: testMetrics()})
 	var group sync.WaitGroup
 	for i := range 3 {
-		config := Config{Name: fmt.Sprintf("backend%d", i), Auth: auth.Source{Cloud: fmt.Sprintf("cloud%d", i)}}
+		config := Config{Name: fmt.Sprintf("backend%d", i), Auth: auth.Config{Source: auth.Source{Cloud: fmt.Sprintf("cloud%d", i)}}}
 		if i == 2 {
-			config.Auth = auth.Source{Noauth: &auth.Noauth{Endpoint: noauth.URL, Project: "0123abcd"}}
+			config.Auth.Source = auth.Source{Noauth: &auth.Noauth{Endpoint: noauth.URL, Project: "0123abcd"}}
 		}
 		for range 10 {
 			group.Go(func() {
@@ -497,9 +498,9 @@ func TestVersionFollowsTheWholeConfiguration(t *testing.T) {
 		"nothing":     func(*Config) {},
 		"connector":   func(c *Config) { c.Connector.Host = "k8s" },
 		"concurrency": func(c *Config) { c.Limits.Concurrency = 3 },
-		"endpoint":    func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://d"} },
+		"endpoint":    func(c *Config) { c.Auth.Source.Noauth = &auth.Noauth{Endpoint: "http://d"} },
 	} {
-		config := Config{Name: "b", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://c"}}}
+		config := Config{Name: "b", Auth: auth.Config{Source: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://c"}}}}
 		change(&config)
 		version, err := pool.CheckCredentials(config)
 		if before, known := seen[version]; err != nil || known {
@@ -529,7 +530,7 @@ func TestTwoConfigurationsOfOneBackend(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	earlier, later := gold, gold
 	earlier.Limits.Concurrency, later.Limits.Concurrency = 2, 2
-	later.Interface = "internal"
+	later.Auth.Interface = "internal"
 	var group sync.WaitGroup
 	for i := range 40 {
 		config := earlier
@@ -643,7 +644,7 @@ func TestOneUserOfManyProjectsIsNotLocked(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(text), Metrics: testMetrics()})
 	for i := range projects {
 		name := fmt.Sprintf("p%d", i)
-		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Source{Cloud: name}}); !cinder.IsKind(err, cinder.KindUnauthorized) {
+		if _, err := pool.Client(t.Context(), Config{Name: name, Auth: auth.Config{Source: auth.Source{Cloud: name}}}); !cinder.IsKind(err, cinder.KindUnauthorized) {
 			t.Fatal(err)
 		}
 	}

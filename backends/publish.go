@@ -75,10 +75,7 @@ func (l *Lifecycle) Publish(ctx context.Context, target Target, to PublishReques
 }
 
 // nodes attaches volumes of mode csi to single nodes.
-type nodes struct {
-	*endpoint
-	connections connections
-}
+type nodes struct{ connections }
 
 type nodeRequests interface {
 	OffersAttachments(ctx context.Context) error
@@ -86,31 +83,24 @@ type nodeRequests interface {
 }
 
 func (e nodes) publish(ctx context.Context, target Target, to PublishRequest) (Published, error) {
-	v, err := e.ofNodes(ctx, target)
-	if err != nil {
-		return Published{}, err
-	}
-	if v.ID == "" {
-		return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
-	}
-	if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
-		return Published{}, err
-	}
-	for range maxMoves {
-		if err := ctx.Err(); err != nil {
+	for move := range maxMoves {
+		v, err := e.ofNodes(ctx, target)
+		if err != nil {
 			return Published{}, err
+		}
+		if v.ID == "" {
+			return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
+		}
+		if move == 0 {
+			if err := read(ctx, e.session, func(ctx context.Context, client nodeRequests) error { return client.OffersAttachments(ctx) }); err != nil {
+				return Published{}, err
+			}
 		}
 		published, err := e.moveTowardsPublished(ctx, target.Permit.on(ctx, v), v, to)
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) || published.AttachmentID != "" {
 			return published, err
 		}
 		// A step was taken, or its object is gone.
-		if v, err = e.ofNodes(ctx, target); err != nil {
-			return Published{}, err
-		}
-		if v.ID == "" {
-			return Published{}, e.failure(cinder.KindNotFound, "volume %s does not exist", target.VolumeID)
-		}
 	}
 	return Published{}, e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
 }
@@ -143,7 +133,7 @@ func (e nodes) ofNodes(ctx context.Context, target Target) (cinder.Volume, error
 // arrive late.
 func (e nodes) endAttachment(ctx context.Context, permitted permission, volumeID, id string) error {
 	e.ended.Expect(id, volumeID, time.Now().Add(e.timeouts().Create))
-	return e.connections.deleteAttachment(ctx, permitted, id)
+	return e.deleteAttachment(ctx, permitted, id)
 }
 
 // moveTowardsPublished takes one step, or all remaining ones. If it returns neither an
@@ -188,7 +178,7 @@ func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v
 // handOutAgain answers a repeated publish.
 func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
 	attachmentID := recorded.AttachmentID
-	document, err := e.connections.document(ctx, attachmentID)
+	document, err := e.document(ctx, attachmentID)
 	if err != nil {
 		return Published{}, err
 	}
@@ -207,7 +197,7 @@ func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamp
 // node has, or may have, unless both may have it; then an incomplete attachment is
 // removed, too, since Cinder creates no second one beside it.
 func (e nodes) clearTheWay(ctx context.Context, permitted permission, v cinder.Volume, others stamps.NodeRecords, to PublishRequest) (moved bool, err error) {
-	listed, err := e.connections.attachments(ctx, v)
+	listed, err := e.attachments(ctx, v)
 	if err != nil {
 		return false, err
 	}
@@ -308,7 +298,7 @@ func (e nodes) attachToNode(ctx context.Context, permitted permission, v cinder.
 			return Published{}, err
 		}
 	}
-	id, document, err := e.connections.createAttachment(ctx, permitted, v, to.Connector, to.ReadOnly)
+	id, document, err := e.createAttachment(ctx, permitted, v, to.Connector, to.ReadOnly)
 	if err != nil || id == "" {
 		return Published{}, err
 	}
@@ -330,7 +320,7 @@ func (e nodes) handOutNew(ctx context.Context, permitted permission, v cinder.Vo
 	if err := to.HandOut(ctx, made); err != nil {
 		return err
 	}
-	return e.connections.completeOne(ctx, permitted, made.AttachmentID)
+	return e.completeOne(ctx, permitted, made.AttachmentID)
 }
 
 // UnpublishRequest is the request to detach a volume from one node, or from all.
@@ -367,7 +357,7 @@ func (e nodes) unpublish(ctx context.Context, target Target, from UnpublishReque
 	attached := v.Attachments
 	unknown := v.Status != cinder.StatusAvailable && !onlyRecorded(v, records)
 	if unknown || v.Status == cinder.StatusAvailable && len(records) > 0 {
-		if attached, err = e.connections.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
+		if attached, err = e.attachments(ctx, v); err != nil && !cinder.IsKind(err, KindInUse) {
 			return err
 		}
 	}

@@ -11,9 +11,9 @@ import (
 // timeouts apply to everything that begins from now on, and a backend that does not
 // answer is probed at once.
 //
-// It reports whether the settings that select the endpoint have changed (Auth, Region or
-// Interface). If so, nothing is known about the volumes there: the caller must count them
-// again. Operations under way end at the endpoint where they began.
+// It reports whether the settings that select the endpoint have changed (Auth). If so,
+// nothing is known about the volumes there: the caller must count them again. Operations
+// under way end at the endpoint where they began.
 //
 // The backend keeps its name; an equal configuration changes nothing.
 func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
@@ -21,7 +21,7 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	config = config.withDefaults()
 	l.mu.Lock()
 	before := *l.at.config.Load()
-	endpointChanged = selection(config) != selection(before)
+	endpointChanged = fingerprint.Of(config.Auth) != fingerprint.Of(before.Auth)
 	switch {
 	case endpointChanged:
 		l.move(config)
@@ -34,11 +34,6 @@ func (l *Lifecycle) Configure(config Config) (endpointChanged bool) {
 	l.mu.Unlock()
 	l.breaker.ProbeNow()
 	return endpointChanged
-}
-
-// selection returns a hash of the settings that select an endpoint.
-func selection(config Config) string {
-	return fingerprint.Of(config.Credentials())
 }
 
 // leave makes another endpoint current when this one's credentials start to point to

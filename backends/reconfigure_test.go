@@ -22,17 +22,11 @@ import (
 // cindersByRegion gives each region its own Cinder.
 type cindersByRegion map[string]*memoryCinder
 
-func (r cindersByRegion) clients(config func() Config) clients { return &regionalClients{r, config} }
-
-type regionalClients struct {
-	regions cindersByRegion
-	config  func() Config
+func (r cindersByRegion) client(_ context.Context, config Config) (Cinder, error) {
+	return uncut{r[config.Auth.Region].client()}, nil
 }
 
-func (c *regionalClients) client(context.Context) (Cinder, error) {
-	return uncut{c.regions[c.config().Region].client()}, nil
-}
-func (c *regionalClients) forget(Cinder) {}
+func (r cindersByRegion) forget(Cinder) {}
 
 // uncut is a Cinder whose listings continue when their reader leaves.
 type uncut struct{ memoryClient }
@@ -47,16 +41,16 @@ func regionalTerm(t *testing.T, of cindersByRegion, change ...func(*LifecycleOpt
 	t.Helper()
 	term, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	options := LifecycleOptions{Config: Config{Name: "gold", Region: "one"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
+	options := LifecycleOptions{Config: Config{Name: "gold", Auth: auth.Config{Region: "one"}}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: term,
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
 	for _, f := range change {
 		f(&options)
 	}
-	return newLifecycle(options, of.clients)
+	return newLifecycle(options, of)
 }
 
 func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
-	before := Config{Name: "gold", Region: "one", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}, Limits: turns.Limits{Concurrency: 3},
+	before := Config{Name: "gold", Auth: auth.Config{Region: "one", Source: auth.Source{Noauth: &auth.Noauth{Endpoint: "http://cinder/v3"}}}, Limits: turns.Limits{Concurrency: 3},
 		Timeouts: Timeouts{Create: time.Minute}}
 	tests := map[string]struct {
 		change func(*Config)
@@ -64,17 +58,17 @@ func TestConfigureReportsWhetherTheEndpointChanged(t *testing.T) {
 		kept   bool // the configuration is equal
 	}{
 		"nothing":           {change: func(*Config) {}, kept: true},
-		"another copy":      {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
+		"another copy":      {change: func(c *Config) { c.Auth.Source.Noauth = &auth.Noauth{Endpoint: "http://cinder/v3"} }, kept: true},
 		"a default written": {change: func(c *Config) { c.Timeouts.Delete = DefaultDeleteTimeout }, kept: true},
 		"another name":      {change: func(c *Config) { c.Name = "zinc" }, kept: true},
 		"limits":            {change: func(c *Config) { c.Limits.Concurrency = 4 }},
 		"pace":              {change: func(c *Config) { c.Limits.RequestsPerSecond = 4 }},
 		"time-outs":         {change: func(c *Config) { c.Timeouts.Request = time.Second }},
 		"connector":         {change: func(c *Config) { c.Connector.WWPNs = []string{"50:01"} }},
-		"region":            {change: func(c *Config) { c.Region = "two" }, want: true},
-		"interface":         {change: func(c *Config) { c.Interface = "internal" }, want: true},
-		"endpoint":          {change: func(c *Config) { c.Auth.Noauth = &auth.Noauth{Endpoint: "http://other/v3"} }, want: true},
-		"way to log in":     {change: func(c *Config) { c.Auth = auth.Source{Cloud: "gold"} }, want: true},
+		"region":            {change: func(c *Config) { c.Auth.Region = "two" }, want: true},
+		"interface":         {change: func(c *Config) { c.Auth.Interface = "internal" }, want: true},
+		"endpoint":          {change: func(c *Config) { c.Auth.Source.Noauth = &auth.Noauth{Endpoint: "http://other/v3"} }, want: true},
+		"way to log in":     {change: func(c *Config) { c.Auth.Source = auth.Source{Cloud: "gold"} }, want: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +92,7 @@ func TestTimeoutsHoldForTheNextWait(t *testing.T) {
 		memory := newMemoryCinder()
 		memory.looks = 1 << 30
 		l := regionalTerm(t, cindersByRegion{"one": memory})
-		config := Config{Region: "one", Timeouts: Timeouts{Create: 7 * time.Second}}
+		config := Config{Auth: auth.Config{Region: "one"}, Timeouts: Timeouts{Create: 7 * time.Second}}
 		equal(t, l.Configure(config), false)
 		start := time.Now()
 		_, err := l.Connect(t.Context(), claimSpec(1))
@@ -121,13 +115,13 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics()})
 	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(),
 		Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond})
-	found, err := l.HasVolume(t.Context(), "volume-1")
+	_, found, err := l.Find(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, found, false)
 	limited := gold
 	limited.Limits.Concurrency = 2
 	equal(t, l.Configure(limited), false)
-	_, err = l.HasVolume(t.Context(), "volume-1")
+	_, _, err = l.Find(t.Context(), "volume-1")
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, cloud.LoginCount(), 2)
 	var underWay, most atomic.Int32
@@ -140,7 +134,7 @@ func TestLimitsHoldForTheNextRequest(t *testing.T) {
 		}
 	})
 	atOnce(t, 8, func(int) error {
-		_, err := l.HasVolume(t.Context(), "volume-1")
+		_, _, err := l.Find(t.Context(), "volume-1")
 		return err
 	})
 	equal(t, most.Load(), 2)
@@ -155,7 +149,7 @@ func TestAnotherEndpointIsListedAgain(t *testing.T) {
 	equal(t, authtest.ErrorText(err), "")
 	idle(t, l)
 	there := two.add(mine(1, cinder.StatusAvailable))
-	equal(t, l.Configure(Config{Region: "two"}), true)
+	equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 	one.forgetLog()
 	all, err := l.Volumes(t.Context())
 	equal(t, authtest.ErrorText(err), "")
@@ -187,7 +181,7 @@ func operationEndsWhereItBegan(t *testing.T, during string) {
 	var once sync.Once
 	one.onCall(func(operation string) {
 		if operation == during {
-			once.Do(func() { changed = l.Configure(Config{Region: "two"}) })
+			once.Do(func() { changed = l.Configure(Config{Auth: auth.Config{Region: "two"}}) })
 		}
 	})
 	connected, err := l.Connect(t.Context(), claimSpec(1))
@@ -226,7 +220,7 @@ func TestFailuresOfTheOldEndpointDoNotCount(t *testing.T) {
 		for range 4 {
 			has(old)
 		}
-		l.Configure(Config{Region: "two"})
+		l.Configure(Config{Auth: auth.Config{Region: "two"}})
 		for range 10 {
 			has(old)
 		}
@@ -259,14 +253,14 @@ func TestProbeOfTheOldEndpointClosesNothing(t *testing.T) {
 		}
 		l := regionalTerm(t, cindersByRegion{"one": one, "two": two})
 		for range 5 {
-			_, _ = l.HasVolume(t.Context(), "volume-1")
+			_, _, _ = l.Find(t.Context(), "volume-1")
 		}
 		one.mu.Lock()
 		one.fault = nil
 		one.before = func(string) { time.Sleep(10 * time.Second) }
 		one.mu.Unlock()
 		time.Sleep(5 * time.Second) // the probe is under way
-		l.Configure(Config{Region: "two"})
+		l.Configure(Config{Auth: auth.Config{Region: "two"}})
 		time.Sleep(time.Minute)
 		equal(t, authtest.ErrorText(l.Health()), rejectedBy(t, "volume.list: Cinder answered service unavailable (HTTP 503)"))
 		two.mu.Lock()
@@ -328,22 +322,22 @@ func TestUntouched(t *testing.T) {
 		"it was at another endpoint": {prepare: func(t *testing.T, _ *memoryCinder, l *Lifecycle) {
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, authtest.ErrorText(err), "")
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"the create's answer was lost at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
 			memory.fault = failing("volume.create", lost)
 			_, err := l.Connect(t.Context(), claimSpec(1))
 			equal(t, effectUnknown(err), true)
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"an earlier term's was at another endpoint": {prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
 			memory.add(mine(1, cinder.StatusAvailable))
 			_, err := l.Volumes(t.Context())
 			equal(t, authtest.ErrorText(err), "")
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 		}},
 		"the new endpoint has nothing either": {want: true, prepare: func(t *testing.T, memory *memoryCinder, l *Lifecycle) {
-			equal(t, l.Configure(Config{Region: "two"}), true)
+			equal(t, l.Configure(Config{Auth: auth.Config{Region: "two"}}), true)
 			equal(t, authtest.ErrorText(l.Abandon(t.Context(), stamp, testConnector, nil)), "")
 		}},
 	}
@@ -392,7 +386,7 @@ func TestConfigureWhileClaimsAreServed(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		l.Configure(Config{Region: []string{"two", "one"}[i%2], Limits: turns.Limits{Concurrency: i + 1}})
+		l.Configure(Config{Auth: auth.Config{Region: []string{"two", "one"}[i%2]}, Limits: turns.Limits{Concurrency: i + 1}})
 		time.Sleep(time.Millisecond)
 	}
 	group.Wait()

@@ -130,9 +130,8 @@ func (l *Lifecycle) Remove(ctx context.Context, target Target) error {
 
 // remover removes volumes.
 type remover struct {
-	*endpoint
-	connections connections
-	snapshots   *snapshots
+	connections
+	snapshots *snapshots
 }
 
 type removalRequests interface {
@@ -164,7 +163,7 @@ func (e finder) abandon(ctx context.Context, stamp stamps.Volume, connector cind
 		return e.leftBehind(stamp.ClaimUID)
 	}
 	for _, id := range e.known.RivalsOf(stamp.ClaimUID, v.ID) {
-		err := e.remover.removeUnrecorded(ctx, id, stamp, connector, permit)
+		err := e.removeUnrecorded(ctx, id, stamp, connector, permit)
 		switch {
 		case cinder.IsKind(err, KindInUse), cinder.IsKind(err, KindRecorded), cinder.IsKind(err, KindNotOurs):
 			e.logger.Warn("A duplicate volume of one claim is not removed", "volume", id, "error", err)
@@ -173,7 +172,7 @@ func (e finder) abandon(ctx context.Context, stamp stamps.Volume, connector cind
 			return err
 		}
 	}
-	return e.remover.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
+	return e.removeUnrecorded(ctx, v.ID, stamp, connector, permit)
 }
 
 // RemoveUnrecorded removes one volume that a listing showed and that no PersistentVolume
@@ -199,9 +198,6 @@ func (e remover) remove(ctx context.Context, target Target) error {
 		}
 		if v.ID == "" {
 			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
 		}
 		v, err = e.moveTowardsGone(ctx, target.Permit.on(ctx, v), v, target)
 		if cinder.IsKind(err, cinder.KindNotFound) {
@@ -296,12 +292,12 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 		}
 		return after, e.removable(after, target)
 	case steps.Disconnect, steps.Release, steps.DetachAll:
-		end := e.connections.disconnect
+		end := e.disconnect
 		switch next {
 		case steps.Release:
-			end = e.connections.release
+			end = e.release
 		case steps.DetachAll:
-			end = e.connections.detachAll
+			end = e.detachAll
 		}
 		if err := end(ctx, permitted, v, target); err != nil {
 			return v, err

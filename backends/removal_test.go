@@ -142,7 +142,7 @@ func TestRefusedDeleteIsSettledByLooking(t *testing.T) {
 		id := memory.add(mine(1, cinder.StatusAvailable))
 		s := dependents{memory.client()}
 		options := LifecycleOptions{Config: Config{Name: "gold"}, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: testMetrics(), Poll: time.Millisecond}
-		err := newLifecycle(options, sameClients(&memoryClients{memory: s})).Remove(t.Context(), claimTarget(1, id))
+		err := newLifecycle(options, &memoryClients{memory: s}).Remove(t.Context(), claimTarget(1, id))
 		equal(t, authtest.ErrorText(err), "backend gold: Cinder refused to delete volume volume-1 (status available): it may have snapshots or dependent volumes, or be part of a group or a migration; remove those first")
 		equal(t, cinder.KindOf(err), KindInUse)
 	})

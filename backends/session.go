@@ -39,28 +39,21 @@ var (
 
 // clients provides a logged-in client. forget drops one whose credentials were rejected.
 type clients interface {
-	client(ctx context.Context) (Cinder, error)
+	client(ctx context.Context, config Config) (Cinder, error)
 	forget(rejected Cinder)
 }
 
-// pooledClients gets one backend's clients from the pool.
-type pooledClients struct {
-	pool *Pool
-	// config is read for every client: limits and timeouts may change during a term.
-	config func() Config
-}
-
-func (p pooledClients) client(ctx context.Context) (Cinder, error) {
-	client, err := p.pool.Client(ctx, p.config())
+func (p *Pool) client(ctx context.Context, config Config) (Cinder, error) {
+	client, err := p.Client(ctx, config)
 	if err != nil {
 		return nil, err
 	}
 	return loggedIn{client}, nil
 }
 
-func (p pooledClients) forget(rejected Cinder) {
+func (p *Pool) forget(rejected Cinder) {
 	if client, ok := rejected.(loggedIn); ok {
-		p.pool.Forget(client.Client)
+		p.Forget(client.Client)
 	}
 }
 
@@ -74,6 +67,8 @@ func (c loggedIn) With(admission turns.Admission) Cinder { return loggedIn{c.Cli
 // again, once, when working credentials are rejected.
 type session struct {
 	clients clients
+	// config is read for every client: limits and timeouts may change during a term.
+	config  func() Config
 	backend string
 	fence   func() error
 	term    context.Context
@@ -234,8 +229,7 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 		err = notPermitted
 	}
 	attempt.End(lasting, err)
-	var failed *cinder.Error
-	if errors.As(err, &failed) && (failed.EffectUnknown || failed.Kind == cinder.KindConflict) {
+	if failed, ok := errors.AsType[*cinder.Error](err); ok && (failed.EffectUnknown || failed.Kind == cinder.KindConflict) {
 		_ = s.wait(lasting, s.readLag)
 	}
 	return err
@@ -275,7 +269,7 @@ func (s *session) exchange(ctx context.Context, admission turns.Admission, call 
 
 // login returns a logged-in client at the session's place.
 func (s *session) login(ctx context.Context) (Cinder, error) {
-	client, err := s.clients.client(ctx)
+	client, err := s.clients.client(ctx, s.config())
 	if err != nil {
 		return nil, cinder.WithoutEffect(err)
 	}

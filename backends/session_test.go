@@ -20,7 +20,7 @@ import (
 // with a breaker that never opens.
 func testSession(term context.Context, source clients) *session {
 	watched := breaker.New(breaker.Options{Backend: "gold", FailuresToOpen: math.MaxInt, Term: term, Logger: discard(), Metrics: testMetrics()})
-	return &session{clients: source, backend: "gold", fence: func() error { return nil }, term: term, breaker: watched}
+	return &session{clients: source, config: func() Config { return gold }, backend: "gold", fence: func() error { return nil }, term: term, breaker: watched}
 }
 
 func TestFenceStopsEveryChange(t *testing.T) {

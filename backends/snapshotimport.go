@@ -31,7 +31,7 @@ type SnapshotImport struct {
 
 // AllSnapshots lists the snapshots of the backend's project, regardless of owner.
 func (l Snapshots) AllSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.lifecycle.current().snapshots.taken.all(ctx)
+	return l.current().snapshots.taken.all(ctx)
 }
 
 // ImportableSnapshot returns an error unless a snapshot may be imported under a stamp in
@@ -39,7 +39,7 @@ func (l Snapshots) AllSnapshots(ctx context.Context) ([]cinder.Snapshot, error) 
 // carries that of another VolumeSnapshot of this cluster, which was ready once. Only
 // Kubernetes knows whether anything still needs the snapshot.
 func (l Snapshots) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
-	return l.lifecycle.current().snapshots.importableSnapshot(s, stamp)
+	return l.current().snapshots.importableSnapshot(s, stamp)
 }
 
 func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
@@ -67,7 +67,7 @@ func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot)
 func (l Snapshots) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	// The lock is by snapshot: of two contents that name it, the second must see the
 	// first one's stamp.
-	return serialized(ctx, l.lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return at.snapshots.importSnapshot(ctx, spec) })
+	return serialized(ctx, l.Lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return at.snapshots.importSnapshot(ctx, spec) })
 }
 
 func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {

@@ -47,22 +47,11 @@ type SnapshotTarget struct {
 	Unrecorded bool
 }
 
-// Snapshots manages the snapshots of one backend, as Lifecycle does its volumes.
-type Snapshots struct{ lifecycle *Lifecycle }
+// Snapshots manages the snapshots of one backend besides its volumes.
+type Snapshots struct{ *Lifecycle }
 
 // Snapshots returns what manages the backend's snapshots.
 func (l *Lifecycle) Snapshots() Snapshots { return Snapshots{l} }
-
-// Health returns the backend's health.
-func (l Snapshots) Health() error { return l.lifecycle.Health() }
-
-// Place returns the backend's place.
-func (l Snapshots) Place() cinder.Place { return l.lifecycle.Place() }
-
-// Look reads a volume, as Lifecycle.Look does.
-func (l Snapshots) Look(ctx context.Context, target Target) (cinder.Volume, cinder.Place, error) {
-	return l.lifecycle.Look(ctx, target)
-}
 
 // snapshots owns the snapshots at an endpoint.
 type snapshots struct {
@@ -87,7 +76,6 @@ func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
 			return client.(snapshotRequests).ListSnapshots(ctx, query, yield)
 		},
-		state: func(s cinder.Snapshot) (string, cinder.Status, time.Time) { return s.ID, s.Status, s.CreatedAt },
 		ownerOf: func(s cinder.Snapshot) string {
 			if s.Metadata[stamps.KeyCluster] != at.cluster {
 				return ""
@@ -102,7 +90,7 @@ func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 // earlier attempt, and waits until it is available. The error is KindElsewhere if the
 // backend points to another place.
 func (l Snapshots) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	return serialized(ctx, l.lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return at.snapshots.takeSnapshot(ctx, spec) })
+	return serialized(ctx, l.Lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return at.snapshots.takeSnapshot(ctx, spec) })
 }
 
 func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
@@ -117,12 +105,10 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 		err = e.mustTakeAt(spec.Place)
 	}
 	for range maxMoves {
-		switch {
-		case err != nil:
+		if err != nil {
 			return cinder.Snapshot{}, err
-		case ctx.Err() != nil:
-			return cinder.Snapshot{}, ctx.Err()
-		case s.ID == "":
+		}
+		if s.ID == "" {
 			s, err = e.createSnapshot(ctx, spec)
 			continue
 		}
@@ -240,7 +226,7 @@ func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 	if stamps.WasRecorded(s) {
 		return nil
 	}
-	return change(ctx, l.lifecycle.current().session, nil, func(ctx context.Context, client snapshotRequests) error {
+	return change(ctx, l.current().session, nil, func(ctx context.Context, client snapshotRequests) error {
 		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stamps.KeyRecorded: "true"})
 	})
 }
@@ -249,7 +235,7 @@ func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 // none; the target has no ID. It returns the IDs of those that it kept, because
 // they were recorded and the target is Unrecorded.
 func (l Snapshots) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
-	return serialized(ctx, l.lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.snapshots.abandon(ctx, target) })
+	return serialized(ctx, l.Lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.snapshots.abandon(ctx, target) })
 }
 
 func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
@@ -279,14 +265,11 @@ func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
 // does nothing to a snapshot whose stamp does not match (KindNotOurs).
 func (l Snapshots) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
-	return l.lifecycle.serialized(ctx, target.Stamp.Key(), func(at *owners) error { return at.snapshots.removeSnapshot(ctx, target) })
+	return l.serialized(ctx, target.Stamp.Key(), func(at *owners) error { return at.snapshots.removeSnapshot(ctx, target) })
 }
 
 func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
 	for range maxMoves {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		s, err := e.taken.get(ctx, target.SnapshotID)
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
@@ -351,17 +334,17 @@ func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) 
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l Snapshots) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.lifecycle.current().snapshots.taken.inventory.All(ctx)
+	return l.current().snapshots.taken.inventory.All(ctx)
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
 func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.lifecycle.current().snapshots.taken.inventory.AllAfter(ctx, time.Now())
+	return l.current().snapshots.taken.inventory.AllAfter(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot by its ID, regardless of owner.
 func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
-	return l.lifecycle.current().snapshots.taken.find(ctx, id)
+	return l.current().snapshots.taken.find(ctx, id)
 }
 
 // snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's

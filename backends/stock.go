@@ -14,7 +14,7 @@ import (
 
 // stock holds the volumes or the snapshots at an endpoint: how they are read, and what
 // the term knows about them.
-type stock[T any] struct {
+type stock[T cinder.Object] struct {
 	kind kind[T]
 	at   *endpoint
 	// inventory and known are keyed by the UIDs of the owners.
@@ -26,12 +26,11 @@ type stock[T any] struct {
 }
 
 // kind describes volumes or snapshots.
-type kind[T any] struct {
+type kind[T cinder.Object] struct {
 	// noun and owner name an object and its owner in errors.
 	noun, owner string
 	read        func(ctx context.Context, client Cinder, id string) (T, error)
 	list        func(ctx context.Context, client Cinder, query cinder.Query, yield func(page []T) bool) error
-	state       func(T) (id string, status cinder.Status, created time.Time)
 	// ownerOf returns the UID in the stamp of one of the cluster's objects.
 	ownerOf func(T) (uid string)
 	share   func(T, map[string]string) T
@@ -39,18 +38,14 @@ type kind[T any] struct {
 	observe func(page []T)
 }
 
-func newStock[T any](l *Lifecycle, at *endpoint, kind kind[T]) *stock[T] {
+func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[T] {
 	s := &stock[T]{kind: kind, at: at, known: knowledge.NewNotes(&l.mu)}
 	s.watcher = watch.New(watch.Options[T]{
 		Backend: at.backend, Noun: kind.noun, Interval: l.options.Poll,
 		List: func(ctx context.Context, status cinder.Status, pageSize int, yield func([]T) bool) error {
 			return s.list(ctx, cinder.Query{Status: status, PageSize: pageSize}, yield)
 		},
-		Get: s.get,
-		State: func(object T) (string, cinder.Status) {
-			id, status, _ := kind.state(object)
-			return id, status
-		},
+		Get:     s.get,
 		Observe: kind.observe,
 		Waiting: func(more int) { l.options.Metrics.waiting(at.backend, more) },
 		Pause:   func(pause time.Duration) { l.options.pause(pause) },
@@ -58,18 +53,9 @@ func newStock[T any](l *Lifecycle, at *endpoint, kind kind[T]) *stock[T] {
 	s.inventory = knowledge.NewInventory(knowledge.Entries[T]{
 		List:  s.watcher.ListAll,
 		Owner: kind.ownerOf,
-		Born: func(object T) (string, time.Time) {
-			id, _, created := kind.state(object)
-			return id, created
-		},
 		Share: kind.share,
 	})
 	return s
-}
-
-func (s *stock[T]) idOf(object T) string {
-	id, _, _ := s.kind.state(object)
-	return id
 }
 
 func (s *stock[T]) get(ctx context.Context, id string) (object T, err error) {
@@ -121,7 +107,7 @@ func (s *stock[T]) all(ctx context.Context) (all []T, err error) {
 }
 
 func (s *stock[T]) note(object T) {
-	s.at.unshown.Shown(s.idOf(object))
+	s.at.unshown.Shown(cinder.IDOf(object))
 	if s.kind.ownerOf(object) != "" {
 		s.shown.Store(true)
 	}
@@ -198,10 +184,10 @@ func (s *stock[T]) lost(uid, id string) error {
 // created: the answer may have named the wrong one.
 func (s *stock[T]) otherThan(ctx context.Context, id, uid string, owns func(T) bool) bool {
 	found, err := s.inventory.Find(ctx, uid, owns, time.Now())
-	if err != nil || len(found) != 1 || s.idOf(found[0]) == id {
+	if err != nil || len(found) != 1 || cinder.IDOf(found[0]) == id {
 		return false
 	}
-	s.known.Settle(uid, s.idOf(found[0]))
+	s.known.Settle(uid, cinder.IDOf(found[0]))
 	return true
 }
 

@@ -22,7 +22,7 @@ func movedTerm(t *testing.T) (l *Lifecycle, before *memoryCinder, clients *chang
 	after.place = cinder.Place{Endpoint: memoryPlace.Endpoint, Project: "p2"}
 	clients = &changingClients{now: before}
 	term := before.term(t)
-	l = newLifecycle(term.options, sameClients(clients))
+	l = newLifecycle(term.options, clients)
 	connected, err := l.Connect(t.Context(), claimSpec(1))
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,8 @@ type lies struct {
 	complete error
 }
 
-func (l liar) client(context.Context) (Cinder, error) { return l, nil }
-func (l liar) forget(Cinder)                          {}
+func (l liar) client(context.Context, Config) (Cinder, error) { return l, nil }
+func (l liar) forget(Cinder)                                  {}
 
 func (l liar) With(admission turns.Admission) Cinder { return liar{l.with(admission), l.lies} }
 
@@ -44,7 +44,7 @@ func (l liar) CompleteAttachment(ctx context.Context, id string) error {
 
 func (l liar) term(t *testing.T) *Lifecycle {
 	made := l.memoryCinder.term(t)
-	return newLifecycle(made.options, sameClients(l))
+	return newLifecycle(made.options, l)
 }
 
 // TestCreateAnsweredWithAnotherID: the claim's volume is found by its stamp, and

@@ -187,7 +187,7 @@ func (d *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) 
 		volumes, err := d.backends.Volumes(name)
 		has := false
 		if err == nil {
-			has, err = volumes.HasVolume(ctx, origin.VolumeID)
+			_, has, err = volumes.Find(ctx, origin.VolumeID)
 		}
 		if has {
 			// If several backends of the policy share one Cinder, any of them will do.

@@ -248,8 +248,8 @@ func (f *fakeVolumes) RemoveUnrecorded(ctx context.Context, id string, stamp sta
 	return f.err
 }
 
-func (f *fakeVolumes) HasVolume(_ context.Context, id string) (bool, error) {
-	return f.hasVolume[id], errors.Join(f.err, f.hasErr)
+func (f *fakeVolumes) Find(_ context.Context, id string) (cinder.Volume, bool, error) {
+	return cinder.Volume{ID: id}, f.hasVolume[id], errors.Join(f.err, f.hasErr)
 }
 
 func (f *fakeVolumes) Health() error { return f.health }

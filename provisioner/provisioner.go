@@ -374,8 +374,8 @@ type Listing interface {
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	// Relist lists them again.
 	Relist(ctx context.Context) ([]cinder.Volume, error)
-	// HasVolume reports whether the backend has the volume.
-	HasVolume(ctx context.Context, volumeID string) (bool, error)
+	// Find reads a volume by its ID, regardless of owner.
+	Find(ctx context.Context, volumeID string) (v cinder.Volume, found bool, err error)
 	// LastUncertain returns when this term last lost the answer to a create request.
 	LastUncertain() time.Time
 }

@@ -39,7 +39,7 @@ func (f *Followup) removeStale(ctx context.Context, pv *corev1.PersistentVolume,
 	if err != nil {
 		return false, err
 	}
-	exists, err := volumes.HasVolume(f.rates.OnBehalfOf(ctx, origin.Tenant), origin.VolumeID)
+	_, exists, err := volumes.Find(f.rates.OnBehalfOf(ctx, origin.Tenant), origin.VolumeID)
 	if err != nil || exists || origin.Place != volumes.Place() {
 		return false, err
 	}

@@ -221,8 +221,7 @@ func (f fileSet) readYAML(path string) (*yaml.Node, error) {
 
 // unwrapPath drops the path, which os errors repeat.
 func unwrapPath(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return pathError.Err
 	}
 	return err

@@ -18,8 +18,9 @@ import (
 // Config is the part of a backend's configuration that selects its credentials.
 type Config struct {
 	Source Source
-	// Region and Interface select an endpoint of the service catalog; they
-	// override those in the credentials.
+	// Region and Interface select an endpoint of the service catalog. They override those
+	// in the credentials; without either, they mean the only region and the public
+	// interface.
 	Region, Interface string
 	// Endpoint is Block Storage's address, instead of the catalog's; it overrides the one
 	// in the credentials.

@@ -152,15 +152,10 @@ func knownKeys() []string {
 // merge overlays general settings with specific ones. The more specific source decides,
 // even with an empty value. Lists of regions are joined, the specific ones first.
 func merge(general, specific settings) settings {
-	merged := settings{top: maps.Clone(general.top), auth: maps.Clone(general.auth), regions: slices.Concat(specific.regions, general.regions)}
-	for _, into := range []struct {
-		to   *map[string]setting
-		from map[string]setting
-	}{{&merged.top, specific.top}, {&merged.auth, specific.auth}} {
-		if *into.to == nil {
-			*into.to = map[string]setting{}
-		}
-		maps.Copy(*into.to, into.from)
+	merged := settings{top: map[string]setting{}, auth: map[string]setting{}, regions: slices.Concat(specific.regions, general.regions)}
+	for _, source := range []settings{general, specific} {
+		maps.Copy(merged.top, source.top)
+		maps.Copy(merged.auth, source.auth)
 	}
 	for key, before := range general.auth {
 		// In auth, the OpenStack clients prefer one spelling, regardless of the file.

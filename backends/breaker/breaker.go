@@ -3,6 +3,7 @@
 package breaker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -126,9 +127,7 @@ type healthChange struct {
 
 // New returns a closed breaker.
 func New(options Options) *Breaker {
-	if options.FailuresToOpen <= 0 {
-		options.FailuresToOpen = DefaultFailuresToOpen
-	}
+	options.FailuresToOpen = cmp.Or(options.FailuresToOpen, DefaultFailuresToOpen)
 	if options.Changed == nil {
 		options.Changed = func(error) {}
 	}
@@ -270,8 +269,7 @@ func (b *Breaker) rejection(last error) *cinder.Error {
 }
 
 func summaryOf(err error) string {
-	var failed *cinder.Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*cinder.Error](err); ok {
 		return failed.Summary()
 	}
 	return err.Error()

@@ -77,7 +77,7 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 		select {
 		case <-theirs.over:
 			if IsKind(theirs.err, KindUnavailable) {
-				return atBackend(theirs.err, options.Backend)
+				return altered(theirs.err, func(e *Error) { e.Backend = options.Backend })
 			}
 		case <-ctx.Done():
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -131,19 +131,8 @@ func (a *Account) end(mine *login, project string, err error) error {
 
 // again returns the rejection for a login that is not sent.
 func (r *refusal) again(backend string) error {
-	failed := *r.rejected
-	failed.Backend = backend
-	failed.Message += "; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked"
-	return &failed
-}
-
-// atBackend returns an error about the account for another of its backends.
-func atBackend(err error, backend string) error {
-	var failed *Error
-	if !errors.As(err, &failed) {
-		return err
-	}
-	again := *failed
-	again.Backend = backend
-	return &again
+	return altered(r.rejected, func(e *Error) {
+		e.Backend = backend
+		e.Message += "; unless they change, the next login waits 1 to 60 minutes, so that the account is not locked"
+	})
 }

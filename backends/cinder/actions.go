@@ -34,7 +34,7 @@ func (c actionClient) InitializeConnection(ctx context.Context, id string, conne
 	var answer struct {
 		ConnectionInfo json.RawMessage `json:"connection_info"`
 	}
-	r := actionOf(id, "os-initialize_connection", connector.argument())
+	r := actionOf(id, "os-initialize_connection", map[string]any{"connector": connector.document()})
 	r.answer, r.codes = &answer, []int{http.StatusOK, http.StatusCreated, http.StatusAccepted}
 	if err := c.about(ctx, id, r); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (c actionClient) InitializeConnection(ctx context.Context, id string, conne
 // TerminateConnection removes the connector's access. If the volume was
 // reserved and never attached, Cinder also cancels the reservation.
 func (c actionClient) TerminateConnection(ctx context.Context, id string, connector Connector) error {
-	return c.act(ctx, id, "os-terminate_connection", connector.argument())
+	return c.act(ctx, id, "os-terminate_connection", map[string]any{"connector": connector.document()})
 }
 
 // Attach moves a volume to in-use. It never names an instance: Cinder would

@@ -31,7 +31,7 @@ type attachmentDocument struct {
 // (CVE-2023-2088). gophercloud's own request always names one.
 func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string, connector Connector, readOnly bool) (attachmentID string, document []byte, err error) {
 	const operation = "attachment.create"
-	wanted, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.request()}, microversionAttachments
+	wanted, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.document()}, microversionAttachments
 	if readOnly {
 		newest, err := c.maxMicroversion(ctx)
 		if err != nil {

@@ -64,8 +64,8 @@ func newScripted(t *testing.T, answers map[string]http.HandlerFunc) (*Client, *s
 func TestRequests(t *testing.T) {
 	connector := Connector{Host: "k8s", IP: "10.0.0.1", Initiator: "iqn.2026-01.example:k8s", WWPNs: []string{"5001438002a3004a", "5001438002a30048"}, WWNNs: []string{"5001438002a3004b", "5001438002a30049"},
 		NQN: "nqn.2014-08.org.nvmexpress:uuid:1", Multipath: true}
-	const fullConnector = `{"connector":{"do_local_attach":false,"host":"k8s","initiator":"iqn.2026-01.example:k8s","ip":"10.0.0.1","multipath":true,` +
-		`"nqn":"nqn.2014-08.org.nvmexpress:uuid:1","os_type":"linux","platform":"x86_64","wwnns":["5001438002a3004b","5001438002a30049"],"wwpns":["5001438002a3004a","5001438002a30048"]}}`
+	const fullConnector = `{"connector":{"host":"k8s","ip":"10.0.0.1","initiator":"iqn.2026-01.example:k8s","wwpns":["5001438002a3004a","5001438002a30048"],"wwnns":["5001438002a3004b","5001438002a30049"],` +
+		`"nqn":"nqn.2014-08.org.nvmexpress:uuid:1","multipath":true,"platform":"x86_64","os_type":"linux","do_local_attach":false}}`
 	tests := map[string]struct {
 		call func(ctx context.Context, c *Client) error
 		line string
@@ -98,7 +98,7 @@ func TestRequests(t *testing.T) {
 			_, err := c.InitializeConnection(ctx, "v1", Connector{Host: "k8s"})
 			return err
 		},
-			"POST /volumes/v1/action", `{"os-initialize_connection":{"connector":{"do_local_attach":false,"host":"k8s","multipath":false,"os_type":"linux","platform":"x86_64"}}}`},
+			"POST /volumes/v1/action", `{"os-initialize_connection":{"connector":{"host":"k8s","multipath":false,"platform":"x86_64","os_type":"linux","do_local_attach":false}}}`},
 		"terminate": {func(ctx context.Context, c *Client) error { return c.TerminateConnection(ctx, "v1", connector) },
 			"POST /volumes/v1/action", `{"os-terminate_connection":` + fullConnector + `}`},
 	}

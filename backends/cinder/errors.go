@@ -88,8 +88,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // KindOf returns the kind of the first Error in err's chain, or "" if there is
 // none.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return ""
@@ -102,13 +101,18 @@ func IsKind(err error, kind Kind) bool { return err != nil && KindOf(err) == kin
 // the call that it prepared: regardless of what happened to the former, the latter was
 // not made.
 func WithoutEffect(err error) error {
+	return altered(err, func(e *Error) { e.EffectUnknown = false })
+}
+
+// altered returns an error with a change to the Error that it contains, if any.
+func altered(err error, change func(e *Error)) error {
 	var failed *Error
-	if !errors.As(err, &failed) || !failed.EffectUnknown {
+	if !errors.As(err, &failed) {
 		return err
 	}
-	harmless := *failed
-	harmless.EffectUnknown = false
-	return &harmless
+	other := *failed
+	change(&other)
+	return &other
 }
 
 // NotSent returns the failure of a request that was not made because of another

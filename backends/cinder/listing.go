@@ -17,19 +17,18 @@ import (
 )
 
 // listing is one paged list of the API.
-type listing[T any] struct {
+type listing[T Object] struct {
 	client *requests
 	// operation names the request in errors and metrics; collection names the list in
 	// addresses and answers.
 	operation, collection string
 	pageSize              int
-	id                    func(T) string
 	// read takes one element from the decoder.
 	read func(decoder *json.Decoder) (T, error)
 }
 
 // readList calls yield with every page, newest first if the server honors the order.
-func readList[T any](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
+func readList[T Object](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
 	values.Set("sort", "created_at:desc")
 	if l.pageSize > 0 {
 		values.Set("limit", strconv.Itoa(l.pageSize))
@@ -90,7 +89,7 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 		for _, entry := range all {
 			// An entry created between two pages shifts the window, so an entry may
 			// appear twice.
-			if id := l.id(entry); !seen[id] {
+			if id := IDOf(entry); !seen[id] {
 				seen[id] = true
 				page = append(page, entry)
 			}
@@ -180,13 +179,11 @@ const maxLinks = 16
 // absenceOfNothing keeps a listing's 404 from being read as the absence of the volume
 // that the caller is looking for.
 func absenceOfNothing(err error) error {
-	var failed *Error
-	if !errors.As(err, &failed) || failed.Kind != KindNotFound {
-		return err
-	}
-	other := *failed
-	other.Kind = KindUnavailable
-	return &other
+	return altered(err, func(e *Error) {
+		if e.Kind == KindNotFound {
+			e.Kind = KindUnavailable
+		}
+	})
 }
 
 // nextPage keeps the host and path prefix from the catalog: behind a proxy, Cinder's

@@ -191,13 +191,13 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 	}
 	for _, address := range addresses {
 		service := &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: address, Type: "block-storage"}
-		status, err := probe(ctx, backend, service)
+		err := probe(ctx, backend, service)
 		if err == nil {
 			return service, nil
 		}
 		// An endpoint that is down or rejects the request for another reason would only
 		// give the same answer again.
-		if status != http.StatusNotFound {
+		if statusOf(err) != http.StatusNotFound {
 			return nil, err
 		}
 	}
@@ -210,20 +210,18 @@ func loginNoauth(ctx context.Context, backend string, noauth auth.Noauth, wire h
 	return nil, failed
 }
 
-// probe requests one volume through the listing that all waits rely on. status is the
-// HTTP status of a failure.
-func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) (status int, err error) {
+// probe requests one volume through the listing that all waits rely on.
+func probe(ctx context.Context, backend string, service *gophercloud.ServiceClient) error {
 	var answer struct {
 		Volumes *[]struct{} `json:"volumes"`
 	}
-	_, err = service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes", "detail")+"?limit=1", &answer, nil)
+	_, err := service.Get(withOperation(ctx, operationDiscover), service.ServiceURL("volumes", "detail")+"?limit=1", &answer, nil)
 	if err != nil && !isDecoding(err) {
-		failed := translate(backend, operationDiscover, err)
-		return statusOf(failed), failed
+		return translate(backend, operationDiscover, err)
 	}
 	if err != nil || answer.Volumes == nil {
-		return 0, &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusOK,
+		return &Error{Backend: backend, Operation: operationDiscover, Kind: KindConfig, Status: http.StatusOK,
 			Message: "the endpoint does not answer like Cinder's volumes API; check auth.noauth.endpoint"}
 	}
-	return 0, nil
+	return nil
 }

@@ -10,28 +10,23 @@ import (
 )
 
 // objects makes the requests that volumes and snapshots have in common.
-type objects[T any] struct {
+type objects[T Object] struct {
 	*requests
 	// noun begins the names of operations. With an s, it names the collection.
 	noun string
 	// read decodes an object; keep is that of a Query. odd means that a field that the
 	// program acts on has a wrong type.
 	read func(decode func(document any) error, keep func(key string) bool) (object T, odd bool, err error)
-	// fields returns what the checks of an answer need.
-	fields func(*T) (id string, status *Status, metadata map[string]string)
+	// fields returns what the checks of an answer need, besides the ID.
+	fields func(*T) (status *Status, metadata map[string]string)
 }
 
 func volumesOf(r *requests) objects[Volume] {
-	return objects[Volume]{r, "volume", readVolume, func(v *Volume) (string, *Status, map[string]string) { return v.ID, &v.Status, v.Metadata }}
+	return objects[Volume]{r, "volume", readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }}
 }
 
 func snapshotsOf(r *requests) objects[Snapshot] {
-	return objects[Snapshot]{r, "snapshot", readSnapshot, func(s *Snapshot) (string, *Status, map[string]string) { return s.ID, &s.Status, s.Metadata }}
-}
-
-func (o objects[T]) idOf(object T) string {
-	id, _, _ := o.fields(&object)
-	return id
+	return objects[Snapshot]{r, "snapshot", readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }}
 }
 
 // create requests an object. An answer about one that was not requested would make the
@@ -41,7 +36,7 @@ func (o objects[T]) create(ctx context.Context, body any, isWanted func(T) bool)
 	r := request{operation: o.noun + ".create", method: http.MethodPost, path: []string{o.noun + "s"}, body: body, codes: []int{http.StatusAccepted}}
 	made, err := o.one(ctx, r)
 	if err == nil && !isWanted(made) {
-		return none, o.unusable(r.operation, fmt.Sprintf("the answer is about %s %s, which is not the one requested", o.noun, o.idOf(made)))
+		return none, o.unusable(r.operation, fmt.Sprintf("the answer is about %s %s, which is not the one requested", o.noun, IDOf(made)))
 	}
 	return made, err
 }
@@ -55,15 +50,15 @@ func (o objects[T]) get(ctx context.Context, id string) (T, error) {
 		return none, err
 	}
 	found, err := o.one(ctx, r)
-	if err == nil && o.idOf(found) != id {
-		return none, o.wrong(r.operation, fmt.Sprintf("the answer is about %s %s, not about %s", o.noun, o.idOf(found), id))
+	if err == nil && IDOf(found) != id {
+		return none, o.wrong(r.operation, fmt.Sprintf("the answer is about %s %s, not about %s", o.noun, IDOf(found), id))
 	}
 	if statusOf(err) != http.StatusNotFound || IsKind(err, KindNotFound) {
 		return found, err
 	}
 	listed := false
 	listErr := o.list(ctx, Query{AllProjects: true, PageSize: defaultPageSize}, func(page []T) bool {
-		listed = slices.ContainsFunc(page, func(object T) bool { return o.idOf(object) == id })
+		listed = slices.ContainsFunc(page, func(object T) bool { return IDOf(object) == id })
 		return !listed
 	})
 	if listErr != nil || listed {
@@ -86,7 +81,7 @@ func (o objects[T]) one(ctx context.Context, r request) (T, error) {
 		return none, o.unusable(r.operation, "the answer names no "+o.noun)
 	}
 	object, odd, err := o.read(func(into any) error { return json.Unmarshal(document, into) }, nil)
-	id, status, _ := o.fields(&object)
+	id, status, _ := object.State()
 	switch {
 	case err != nil || odd:
 		return none, o.unusable(r.operation, notDescribed)
@@ -94,7 +89,7 @@ func (o objects[T]) one(ctx context.Context, r request) (T, error) {
 		return none, o.unusable(r.operation, "the answer names no "+o.noun)
 	case !usableID.MatchString(id):
 		return none, o.unusable(r.operation, fmt.Sprintf("the answer names %q, which is not a %s ID", sentence(id), o.noun))
-	case *status == "":
+	case status == "":
 		// An object without a status exists. If it counted as absent, it would be created
 		// again.
 		return none, o.unusable(r.operation, fmt.Sprintf("the answer gives no status of %s %s", o.noun, sentence(id)))
@@ -132,13 +127,14 @@ func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) 
 	}
 	operation := o.noun + ".list"
 	return readList(ctx, listing[T]{
-		client: o.requests, operation: operation, collection: o.noun + "s", pageSize: query.PageSize, id: o.idOf,
+		client: o.requests, operation: operation, collection: o.noun + "s", pageSize: query.PageSize,
 		read: func(decoder *json.Decoder) (T, error) {
 			object, odd, err := o.read(decoder.Decode, query.Keep)
 			if err != nil {
 				return object, err
 			}
-			id, status, metadata := o.fields(&object)
+			id := IDOf(object)
+			status, metadata := o.fields(&object)
 			switch {
 			case !usableID.MatchString(id):
 				return object, o.wrong(operation, "the list has a "+o.noun+" without an id")

@@ -3,6 +3,7 @@ package cinder
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/url"
 	"strconv"
 	"strings"
@@ -15,7 +16,10 @@ import (
 
 // VolumeType is a volume type that the project may use. A create request may
 // name it by either field.
-type VolumeType struct{ ID, Name string }
+type VolumeType struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
 
 // Zone is an availability zone.
 type Zone struct {
@@ -26,8 +30,10 @@ type Zone struct {
 // ProjectQuota is the project's quota, in volumes and GiB, and its use. A negative limit
 // means unlimited.
 type ProjectQuota struct {
-	MaxVolumes, MaxGigabytes int64
-	Volumes, Gigabytes       int64
+	MaxVolumes   int64 `json:"maxTotalVolumes"`
+	MaxGigabytes int64 `json:"maxTotalVolumeGigabytes"`
+	Volumes      int64 `json:"totalVolumesUsed"`
+	Gigabytes    int64 `json:"totalGigabytesUsed"`
 }
 
 const (
@@ -51,18 +57,13 @@ func (c projectClient) VolumeTypes(ctx context.Context) ([]VolumeType, error) {
 	for range maxTypePages {
 		var page []VolumeType
 		err := c.read(ctx, operation, c.service.ServiceURL("types")+"?"+query.Encode(), "volume_types", func(decoder *json.Decoder) error {
-			var document struct {
-				ID   jsonstream.Text `json:"id"`
-				Name jsonstream.Text `json:"name"`
+			var t VolumeType
+			err := decoder.Decode(&t)
+			if err == nil && (t.ID == "" || len(all)+len(page) == maxTypes) {
+				err = jsonstream.ErrUnexpectedJSON
 			}
-			if err := decoder.Decode(&document); err != nil {
-				return err
-			}
-			if document.ID.Odd || document.Name.Odd || document.ID.Value == "" || len(all)+len(page) == maxTypes {
-				return jsonstream.ErrUnexpectedJSON
-			}
-			page = append(page, VolumeType{ID: document.ID.Value, Name: document.Name.Value})
-			return nil
+			page = append(page, t)
+			return err
 		})
 		if err != nil {
 			return nil, err
@@ -104,20 +105,17 @@ func (c projectClient) VolumeType(ctx context.Context, id string) (VolumeType, e
 const operationType = "type.get"
 
 func (c projectClient) typeAt(ctx context.Context, at string) (VolumeType, error) {
-	const operation = operationType
 	var answer struct {
-		Type struct {
-			ID   jsonstream.Text `json:"id"`
-			Name jsonstream.Text `json:"name"`
-		} `json:"volume_type"`
+		Type VolumeType `json:"volume_type"`
 	}
-	if err := c.send(ctx, request{operation: operation, path: []string{"types", at}, answer: &answer}); err != nil {
+	err := c.send(ctx, request{operation: operationType, path: []string{"types", at}, answer: &answer})
+	if err == nil && answer.Type.ID == "" {
+		err = c.wrong(operationType, notDescribed)
+	}
+	if err != nil {
 		return VolumeType{}, err
 	}
-	if answer.Type.ID.Odd || answer.Type.Name.Odd || answer.Type.ID.Value == "" {
-		return VolumeType{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
-	}
-	return VolumeType{ID: answer.Type.ID.Value, Name: answer.Type.Name.Value}, nil
+	return answer.Type, nil
 }
 
 // Zones lists the availability zones.
@@ -125,19 +123,17 @@ func (c projectClient) Zones(ctx context.Context) ([]Zone, error) {
 	var zones []Zone
 	err := c.read(ctx, "zone.list", c.service.ServiceURL("os-availability-zone"), "availabilityZoneInfo", func(decoder *json.Decoder) error {
 		var document struct {
-			Name  jsonstream.Text `json:"zoneName"`
+			Name  string `json:"zoneName"`
 			State struct {
-				Available jsonstream.Flag `json:"available"`
+				Available bool `json:"available"`
 			} `json:"zoneState"`
 		}
-		if err := decoder.Decode(&document); err != nil {
-			return err
+		err := decoder.Decode(&document)
+		if err == nil && (document.Name == "" || len(zones) == maxZones) {
+			err = jsonstream.ErrUnexpectedJSON
 		}
-		if document.Name.Odd || document.State.Available.Odd || document.Name.Value == "" || len(zones) == maxZones {
-			return jsonstream.ErrUnexpectedJSON
-		}
-		zones = append(zones, Zone{Name: document.Name.Value, Available: document.State.Available.Value})
-		return nil
+		zones = append(zones, Zone{Name: document.Name, Available: document.State.Available})
+		return err
 	})
 	return zones, err
 }
@@ -146,36 +142,20 @@ func (c projectClient) Zones(ctx context.Context) ([]Zone, error) {
 // that count, but none of single volume types.
 func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 	const operation = "limits.get"
+	const missing = math.MinInt64
+	quota := ProjectQuota{missing, missing, missing, missing}
 	var answer struct {
 		Limits struct {
-			Absolute struct {
-				MaxVolumes   *json.Number `json:"maxTotalVolumes"`
-				MaxGigabytes *json.Number `json:"maxTotalVolumeGigabytes"`
-				Volumes      *json.Number `json:"totalVolumesUsed"`
-				Gigabytes    *json.Number `json:"totalGigabytesUsed"`
-			} `json:"absolute"`
+			Absolute *ProjectQuota `json:"absolute"`
 		} `json:"limits"`
 	}
-	if err := c.send(ctx, request{operation: operation, path: []string{"limits"}, answer: &answer}); err != nil {
-		return ProjectQuota{}, err
+	answer.Limits.Absolute = &quota
+	err := c.send(ctx, request{operation: operation, path: []string{"limits"}, answer: &answer})
+	if err == nil && min(quota.MaxVolumes, quota.MaxGigabytes, quota.Volumes, quota.Gigabytes) == missing {
+		err = c.wrong(operation, notDescribed)
 	}
-	var quota ProjectQuota
-	for _, field := range []struct {
-		from *json.Number
-		to   *int64
-	}{
-		{answer.Limits.Absolute.MaxVolumes, &quota.MaxVolumes},
-		{answer.Limits.Absolute.MaxGigabytes, &quota.MaxGigabytes},
-		{answer.Limits.Absolute.Volumes, &quota.Volumes},
-		{answer.Limits.Absolute.Gigabytes, &quota.Gigabytes},
-	} {
-		if field.from == nil {
-			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
-		}
-		var err error
-		if *field.to, err = field.from.Int64(); err != nil {
-			return ProjectQuota{}, translate(c.backend, operation, jsonstream.ErrUnexpectedJSON)
-		}
+	if err != nil {
+		return ProjectQuota{}, err
 	}
 	return quota, nil
 }

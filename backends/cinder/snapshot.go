@@ -23,6 +23,9 @@ type Snapshot struct {
 	CreatedAt time.Time // by the server's clock
 }
 
+// State implements Object.
+func (s Snapshot) State() (string, Status, time.Time) { return s.ID, s.Status, s.CreatedAt }
+
 // snapshotDocument is a snapshot in the API's JSON form.
 type snapshotDocument struct {
 	ID        jsonstream.Text   `json:"id"`

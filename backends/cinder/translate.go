@@ -29,14 +29,12 @@ func translate(backend, operation string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
 	e := &Error{Backend: backend, Operation: operation, Kind: KindUnavailable}
 
-	var reauth *gophercloud.ErrUnableToReauthenticate
-	if errors.As(err, &reauth) {
+	if reauth, ok := errors.AsType[*gophercloud.ErrUnableToReauthenticate](err); ok {
 		if errors.Is(reauth.ErrReauth, errFruitless) {
 			return translate(backend, operation, reauth.ErrOriginal)
 		}
@@ -44,12 +42,10 @@ func translate(backend, operation string, err error) error {
 		// login, nothing has changed.
 		return WithoutEffect(translate(backend, OperationLogin, reauth.ErrReauth))
 	}
-	var after *gophercloud.ErrErrorAfterReauthentication
-	if errors.As(err, &after) && after.ErrOriginal != nil {
+	if after, ok := errors.AsType[*gophercloud.ErrErrorAfterReauthentication](err); ok && after.ErrOriginal != nil {
 		return translate(backend, operation, after.ErrOriginal)
 	}
-	var answer gophercloud.ErrUnexpectedResponseCode
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err); ok {
 		return e.fromAnswer(answer)
 	}
 	return e.fromFailure(err)
@@ -59,16 +55,13 @@ func translate(backend, operation string, err error) error {
 // request certainly was not sent, its effect is unknown: a caller that assumed no effect
 // would create a second volume.
 func (e *Error) fromFailure(err error) *Error {
-	var unsent notSent
-	var unresolved *net.DNSError
-	var untrusted *tls.CertificateVerificationError
 	var network *net.OpError
 	var request *url.Error
 	var tooLarge *tooLargeError
-	waited := errors.As(err, &unsent)
+	unsent, waited := errors.AsType[notSent](err)
 	dial := dialing(err)
-	resolving := errors.As(err, &unresolved)
-	refused := errors.As(err, &untrusted)
+	unresolved, resolving := errors.AsType[*net.DNSError](err)
+	untrusted, refused := errors.AsType[*tls.CertificateVerificationError](err)
 	e.Unsent = waited
 	e.EffectUnknown = !waited && dial == nil && !resolving && !refused
 	switch {
@@ -117,16 +110,15 @@ const notDescribed = "unexpected response: not the JSON documented in the API re
 
 // dialing returns the error of a connection that was never made.
 func dialing(err error) *net.OpError {
-	var failed *net.OpError
-	if errors.As(err, &failed) && (failed.Op == "dial" || failed.Op == "proxyconnect") {
+	if failed, ok := errors.AsType[*net.OpError](err); ok && (failed.Op == "dial" || failed.Op == "proxyconnect") {
 		return failed
 	}
 	return nil
 }
 
 func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
 }
 
 // cinderQuota distinguishes the OpenStack project's quota from the policy's.
@@ -145,11 +137,9 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
 		e.Kind = KindConfig
-		e.EffectUnknown = true
 		e.Message = emptyAnswer
 	case status < 300:
 		e.Kind = KindInternal
-		e.EffectUnknown = true
 		e.Message = fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
 	case status < 400:
 		e.redirected(answer.ResponseHeader)
@@ -204,7 +194,6 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		}
 	case status >= 500:
 		e.Kind = KindUnavailable
-		e.EffectUnknown = true
 		if isTokenUnchecked(answer.Body) {
 			e.Message = tokenUnchecked
 		}
@@ -301,8 +290,7 @@ func statusText(status int) string {
 
 // statusOf returns the HTTP status of an error, or 0.
 func statusOf(err error) int {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Status
 	}
 	return 0
@@ -389,8 +377,7 @@ func dialTarget(err error, dial *net.OpError) string {
 	if dial.Addr != nil && dial.Op == "proxyconnect" {
 		return "the proxy " + dial.Addr.String()
 	}
-	var request *url.Error
-	if errors.As(err, &request) {
+	if request, ok := errors.AsType[*url.Error](err); ok {
 		if u, parseErr := url.Parse(request.URL); parseErr == nil && u.Host != "" {
 			return u.Host
 		}

@@ -21,6 +21,21 @@ type Volume struct {
 	CreatedAt      time.Time // in seconds, by the server's clock
 }
 
+// Object is a volume or a snapshot.
+type Object interface {
+	// State returns what waits and listings look at.
+	State() (id string, status Status, created time.Time)
+}
+
+// IDOf returns an object's ID.
+func IDOf[T Object](object T) string {
+	id, _, _ := object.State()
+	return id
+}
+
+// State implements Object.
+func (v Volume) State() (string, Status, time.Time) { return v.ID, v.Status, v.CreatedAt }
+
 // Attachment is one entry of a volume's attachments.
 type Attachment struct {
 	ID       string
@@ -85,33 +100,15 @@ type Connector struct {
 	Multipath bool     `json:"multipath"`
 }
 
-// argument returns the connector as the argument of an action.
-func (c Connector) argument() map[string]any { return map[string]any{"connector": c.request()} }
+// connectorDocument is a connector in the form that Cinder and its drivers expect. The
+// platform keys are what os-brick sends from a Linux node.
+type connectorDocument struct {
+	Connector
+	Platform    string `json:"platform"`
+	OSType      string `json:"os_type"`
+	LocalAttach bool   `json:"do_local_attach"`
+}
 
-// request returns the connector in the form that Cinder and its drivers expect.
-// The platform keys are what os-brick sends from a Linux node.
-func (c Connector) request() map[string]any {
-	body := map[string]any{
-		"host":            c.Host,
-		"multipath":       c.Multipath,
-		"platform":        "x86_64",
-		"os_type":         "linux",
-		"do_local_attach": false,
-	}
-	if c.IP != "" {
-		body["ip"] = c.IP
-	}
-	if c.Initiator != "" {
-		body["initiator"] = c.Initiator
-	}
-	if len(c.WWPNs) > 0 {
-		body["wwpns"] = c.WWPNs
-	}
-	if len(c.WWNNs) > 0 {
-		body["wwnns"] = c.WWNNs
-	}
-	if c.NQN != "" {
-		body["nqn"] = c.NQN
-	}
-	return body
+func (c Connector) document() connectorDocument {
+	return connectorDocument{c, "x86_64", "linux", false}
 }

@@ -11,16 +11,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 )
 
 // Entries describes what an Inventory lists.
-type Entries[T any] struct {
+type Entries[T cinder.Object] struct {
 	List func(ctx context.Context, yield func(page []T) bool) error
 	// Owner returns the UID in an entry's stamp; empty for other owners' entries.
 	Owner func(T) (uid string)
-	// Born returns the sort key of an entry.
-	Born func(T) (id string, created time.Time)
 	// Share makes an entry share common strings with others, to save memory: a term keeps
 	// the listing.
 	Share func(entry T, texts map[string]string) T
@@ -30,7 +29,7 @@ type Entries[T any] struct {
 // complete, unfiltered listing, the only answer that can prove absence. One listing
 // serves every claim: a leader reads it once per term, and again only after a create
 // request lost its answer.
-type Inventory[T any] struct {
+type Inventory[T cinder.Object] struct {
 	of Entries[T]
 
 	mu      sync.Mutex
@@ -53,7 +52,7 @@ type loading struct {
 }
 
 // NewInventory returns an inventory that has not listed yet.
-func NewInventory[T any](of Entries[T]) *Inventory[T] {
+func NewInventory[T cinder.Object](of Entries[T]) *Inventory[T] {
 	return &Inventory[T]{of: of, entries: map[string]*T{}, owned: map[string][]string{}}
 }
 
@@ -84,7 +83,7 @@ func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, erro
 	for _, entry := range i.entries {
 		all = append(all, *entry)
 	}
-	slices.SortFunc(all, i.elder)
+	slices.SortFunc(all, ByAge)
 	return all, nil
 }
 
@@ -203,7 +202,7 @@ func (i *Inventory[T]) run(ctx context.Context, current *loading) {
 	err := i.of.List(ctx, func(page []T) bool {
 		for _, entry := range page {
 			// A listing may restart after a new login; later results are newer.
-			id, _ := i.of.Born(entry)
+			id := cinder.IDOf(entry)
 			if i.of.Owner(entry) == "" {
 				delete(entries, id)
 			} else {
@@ -241,22 +240,18 @@ func (i *Inventory[T]) shared(id string, entry T, texts map[string]string) *T {
 func (i *Inventory[T]) finish(current *loading, entries map[string]*T) {
 	maps.DeleteFunc(entries, func(id string, _ *T) bool { return current.gone[id] })
 	i.started, i.entries, i.owned = current.started, entries, map[string][]string{}
-	for _, entry := range slices.SortedFunc(maps.Values(entries), func(a, b *T) int { return i.elder(*a, *b) }) {
-		id, _ := i.of.Born(*entry)
+	for _, entry := range slices.SortedFunc(maps.Values(entries), func(a, b *T) int { return ByAge(*a, *b) }) {
+		id := cinder.IDOf(*entry)
 		uid := i.of.Owner(*entry)
 		i.owned[uid] = append(i.owned[uid], id)
 	}
 }
 
-func (i *Inventory[T]) elder(a, b T) int {
-	idA, createdA := i.of.Born(a)
-	idB, createdB := i.of.Born(b)
-	return ByAge(idA, createdA, idB, createdB)
-}
-
 // ByAge orders by creation time and, since Cinder's clock ticks in seconds, by ID, so
 // that every leader makes the same choice.
-func ByAge(idA string, createdA time.Time, idB string, createdB time.Time) int {
+func ByAge[T cinder.Object](a, b T) int {
+	idA, _, createdA := a.State()
+	idB, _, createdB := b.State()
 	if c := createdA.Compare(createdB); c != 0 {
 		return c
 	}

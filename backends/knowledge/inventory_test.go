@@ -6,21 +6,40 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
+
+// name is an entry that has nothing but an ID.
+type name string
+
+func (n name) State() (string, cinder.Status, time.Time) { return string(n), "", time.Time{} }
+
+// owned is an entry with an owner.
+type owned struct{ id, owner string }
+
+func (o owned) State() (string, cinder.Status, time.Time) { return o.id, "", time.Time{} }
+
+// entry is an entry that may change.
+type entry struct {
+	ID, Status string
+	Metadata   map[string]string
+}
+
+func (e *entry) State() (string, cinder.Status, time.Time) { return e.ID, "", time.Time{} }
 
 // TestListingDoesNotBringBackWhatIsGone: its pages may be older than what
 // happened before its end.
 func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 	var later func()
-	inventory := NewInventory(Entries[string]{
-		List: func(_ context.Context, yield func([]string) bool) error {
-			yield([]string{"gone", "kept"})
+	inventory := NewInventory(Entries[name]{
+		List: func(_ context.Context, yield func([]name) bool) error {
+			yield([]name{"gone", "kept"})
 			later()
 			return nil
 		},
-		Owner: func(id string) string { return "uid-of-" + id },
-		Born:  func(id string) (string, time.Time) { return id, time.Time{} },
-		Share: func(id string, _ map[string]string) string { return id },
+		Owner: func(id name) string { return "uid-of-" + string(id) },
+		Share: func(id name, _ map[string]string) name { return id },
 	})
 	later = func() { inventory.Forget("gone") }
 	all, err := inventory.All(t.Context())
@@ -37,10 +56,6 @@ func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 // TestListingAgainTakesNoMemoryForWhatIsTheSame: a term lists everything again for
 // every audit.
 func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
-	type entry struct {
-		ID, Status string
-		Metadata   map[string]string
-	}
 	statuses := map[string]string{"same": "in-use", "changed": "available", "twin-1": "available", "twin-2": "available", "gone": "in-use"}
 	var during func()
 	inventory := NewInventory(Entries[*entry]{
@@ -57,7 +72,6 @@ func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
 			return nil
 		},
 		Owner: func(e *entry) string { return "uid-of-" + strings.Split(e.ID, "-")[0] },
-		Born:  func(e *entry) (string, time.Time) { return e.ID, time.Time{} },
 		Share: func(e *entry, _ map[string]string) *entry { return e },
 	})
 	list := func(want string) map[string]*entry {
@@ -95,18 +109,16 @@ func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
 // TestEntryThatChangesHandsDuringAListing: a listing that begins again after a new
 // login may show an entry under the stamp of another owner, or without one.
 func TestEntryThatChangesHandsDuringAListing(t *testing.T) {
-	type entry struct{ id, owner string }
-	inventory := NewInventory(Entries[entry]{
-		List: func(_ context.Context, yield func([]entry) bool) error {
-			yield([]entry{{"1", "before"}, {"2", "before"}, {"3", "before"}})
-			yield([]entry{{"1", "after"}, {"2", "before"}, {"3", ""}}) // again, after a new login
+	inventory := NewInventory(Entries[owned]{
+		List: func(_ context.Context, yield func([]owned) bool) error {
+			yield([]owned{{"1", "before"}, {"2", "before"}, {"3", "before"}})
+			yield([]owned{{"1", "after"}, {"2", "before"}, {"3", ""}}) // again, after a new login
 			return nil
 		},
-		Owner: func(e entry) string { return e.owner },
-		Born:  func(e entry) (string, time.Time) { return e.id, time.Time{} },
-		Share: func(e entry, _ map[string]string) entry { return e },
+		Owner: func(e owned) string { return e.owner },
+		Share: func(e owned, _ map[string]string) owned { return e },
 	})
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []entry{{"1", "after"}, {"2", "before"}}) {
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []owned{{"1", "after"}, {"2", "before"}}) {
 		t.Errorf("the listing has %v (%v)", all, err)
 	}
 	inventory.Forget("1")
@@ -120,11 +132,11 @@ func TestEntryThatChangesHandsDuringAListing(t *testing.T) {
 // the last caller stopped waiting, and another listing may have ended before
 // it.
 func TestListingThatWasCutOffShowsNothing(t *testing.T) {
-	shown := []string{"1", "2"}
+	shown := []name{"1", "2"}
 	listed, resumed, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	first := true
-	inventory := NewInventory(Entries[string]{
-		List: func(_ context.Context, yield func([]string) bool) error {
+	inventory := NewInventory(Entries[name]{
+		List: func(_ context.Context, yield func([]name) bool) error {
 			yield(shown)
 			if first {
 				first = false
@@ -133,9 +145,8 @@ func TestListingThatWasCutOffShowsNothing(t *testing.T) {
 			}
 			return nil
 		},
-		Owner: func(id string) string { return "uid-of-" + id },
-		Born:  func(id string) (string, time.Time) { return id, time.Time{} },
-		Share: func(id string, _ map[string]string) string { return id },
+		Owner: func(id name) string { return "uid-of-" + string(id) },
+		Share: func(id name, _ map[string]string) name { return id },
 	})
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
@@ -149,13 +160,13 @@ func TestListingThatWasCutOffShowsNothing(t *testing.T) {
 	leave()
 	<-ended
 	inventory.Forget("1")
-	shown = []string{"2", "3"}
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []string{"2", "3"}) {
+	shown = []name{"2", "3"}
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []name{"2", "3"}) {
 		t.Errorf("the listing has %q (%v)", all, err)
 	}
 	close(resumed)
 	<-cutOff.done
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []string{"2", "3"}) {
+	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []name{"2", "3"}) {
 		t.Errorf("after the end of one that was cut off, the listing has %q (%v)", all, err)
 	}
 }

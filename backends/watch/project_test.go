@@ -134,6 +134,8 @@ func (p *project) listed(ctx context.Context, status cinder.Status, pageSize int
 }
 
 // watcher returns a watcher of the project.
+func (v volume) State() (string, cinder.Status, time.Time) { return v.id, v.status, time.Time{} }
+
 func (p *project) watcher() *Watcher[volume] { return New(p.options()) }
 
 func (p *project) options() Options[volume] {
@@ -143,8 +145,8 @@ func (p *project) options() Options[volume] {
 		Interval: time.Millisecond,
 		List:     p.listed,
 		Get:      p.read,
-		State:    func(v volume) (string, cinder.Status) { return v.id, v.status },
 		Observe:  func([]volume) {},
+		Pause:    time.Sleep,
 		Waiting:  func(int) {},
 	}
 }

@@ -65,7 +65,7 @@ func (w *Watcher[T]) sweep(ctx context.Context, now inFlight[T], missing map[str
 // see delivers a page of a listing, and removes its volumes from missing.
 func (w *Watcher[T]) see(page []T, of waits[T], missing map[string]bool) (settled int) {
 	for _, v := range page {
-		id, _ := w.options.State(v)
+		id := cinder.IDOf(v)
 		for _, waiting := range of[id] {
 			waiting.shown = true
 		}
@@ -125,7 +125,7 @@ func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (sett
 // are gone, because an earlier listing has shown them, and removes them from missing.
 // Another project's volume is never shown, although an administrator may have deleted it
 // by ID.
-func absent[T any](deleting waits[T], missing map[string]bool) (settled int) {
+func absent[T cinder.Object](deleting waits[T], missing map[string]bool) (settled int) {
 	for id := range missing {
 		if shown(deleting[id]) {
 			delete(missing, id)
@@ -135,7 +135,7 @@ func absent[T any](deleting waits[T], missing map[string]bool) (settled int) {
 	return settled
 }
 
-func unseen[T any](of waits[T]) map[string]bool {
+func unseen[T cinder.Object](of waits[T]) map[string]bool {
 	missing := make(map[string]bool, len(of))
 	for id := range of {
 		missing[id] = true
@@ -145,7 +145,7 @@ func unseen[T any](of waits[T]) map[string]bool {
 
 // shown reports whether every wait has seen its volume in a listing; a wait that just
 // began may not have.
-func shown[T any](waits []*wait[T]) bool {
+func shown[T cinder.Object](waits []*wait[T]) bool {
 	for _, waiting := range waits {
 		if !waiting.shown {
 			return false
@@ -186,7 +186,7 @@ func (w *Watcher[T]) verify(ctx context.Context, of waits[T], missing map[string
 
 // deliver delivers a volume to the waits whose status it has left.
 func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
-	_, status := w.options.State(v)
+	_, status, _ := v.State()
 	for _, waiting := range waits {
 		waiting.failures = 0
 		if status == waiting.status || waiting.status == cinder.StatusCreating && status == "downloading" {
@@ -199,7 +199,7 @@ func (w *Watcher[T]) deliver(waits []*wait[T], v T) (settled int) {
 
 // failed records that a round brought no news of the missing volumes, and delivers the
 // error to waits for which that has happened too often.
-func failed[T any](of waits[T], missing map[string]bool, err error) (settled int) {
+func failed[T cinder.Object](of waits[T], missing map[string]bool, err error) (settled int) {
 	most := failuresToReport
 	if cinder.IsKind(err, KindNotShown) {
 		most = roundsUnshown
@@ -215,7 +215,7 @@ func failed[T any](of waits[T], missing map[string]bool, err error) (settled int
 }
 
 // finish delivers an outcome to the waits.
-func finish[T any](waits []*wait[T], result outcome[T]) (count int) {
+func finish[T cinder.Object](waits []*wait[T], result outcome[T]) (count int) {
 	for _, waiting := range waits {
 		if !waiting.finished {
 			waiting.finished = true

@@ -16,7 +16,7 @@ import (
 )
 
 // Options configure a Watcher.
-type Options[T any] struct {
+type Options[T cinder.Object] struct {
 	Backend string
 	// Noun names the awaited objects, in errors.
 	Noun string
@@ -26,20 +26,19 @@ type Options[T any] struct {
 	// status.
 	List func(ctx context.Context, status cinder.Status, pageSize int, yield func(page []T) bool) error
 	// Get reads one.
-	Get   func(ctx context.Context, id string) (T, error)
-	State func(T) (id string, status cinder.Status)
+	Get func(ctx context.Context, id string) (T, error)
 	// Observe gets every page read in search of objects being created; it may be nil.
 	Observe func(page []T)
 	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
-	// Pause waits between rounds; nil means time.Sleep.
+	// Pause waits between rounds.
 	Pause func(time.Duration)
 }
 
 // Watcher waits for many volumes, or many snapshots, of one backend at once. While any is
 // in flight it makes a round of requests per tick, whose cost depends on what is in
 // flight, not on the project's size. It makes no requests while nothing is in flight.
-type Watcher[T any] struct {
+type Watcher[T cinder.Object] struct {
 	options Options[T]
 	// total is the number of entries in the last complete listing; nil before there was
 	// one, and after a failed one.
@@ -55,10 +54,7 @@ type Watcher[T any] struct {
 }
 
 // New returns a watcher that waits for nothing yet.
-func New[T any](options Options[T]) *Watcher[T] {
-	if options.Pause == nil {
-		options.Pause = time.Sleep
-	}
+func New[T cinder.Object](options Options[T]) *Watcher[T] {
 	if options.Observe == nil {
 		options.Observe = func([]T) {}
 	}
@@ -66,7 +62,7 @@ func New[T any](options Options[T]) *Watcher[T] {
 }
 
 // wait is one caller's wait for a volume or snapshot.
-type wait[T any] struct {
+type wait[T cinder.Object] struct {
 	id     string
 	status cinder.Status // the status to leave; anyStatus if the volume only has to be seen
 	result chan outcome[T]
@@ -79,7 +75,7 @@ type wait[T any] struct {
 	finished bool
 }
 
-type outcome[T any] struct {
+type outcome[T cinder.Object] struct {
 	found T
 	gone  bool
 	err   error
@@ -107,11 +103,11 @@ const slowestRound = 10
 const soon = 3
 
 // waits are the waits by ID.
-type waits[T any] map[string][]*wait[T]
+type waits[T cinder.Object] map[string][]*wait[T]
 
 // inFlight is what a round serves: objects to be seen in any status, being created, or
 // being deleted.
-type inFlight[T any] struct {
+type inFlight[T cinder.Object] struct {
 	seeing, creating, deleting waits[T]
 }
 

@@ -66,7 +66,7 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 		if backend.Auth.Cloud != "" {
 			path = fmt.Sprintf("backends[%d].auth.cloud", i)
 		}
-		for _, unknown := range sources.UnknownKeys(config.Credentials()) {
+		for _, unknown := range sources.UnknownKeys(config.Auth) {
 			meant, near := document.Suggest(unknown.Key, unknown.Known)
 			if unknown.Key == "region" {
 				meant, near = "region_name", true
@@ -76,7 +76,7 @@ func CheckCredentials(p *policy.Policy, cloudsFile string) []policycli.Finding {
 					"%s: the key %q is not used; did you mean %q?", unknown.At, unknown.Key, meant)})
 			}
 		}
-		found, err := sources.Resolve(config.Credentials())
+		found, err := sources.Resolve(config.Auth)
 		if err != nil {
 			message := fmt.Sprintf("backend %s cannot log in with these credentials: %s", backend.Name, err)
 			var unknown *auth.UnknownAuthKeyError

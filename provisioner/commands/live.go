@@ -183,7 +183,7 @@ func (b *liveBackend) ask(ctx context.Context) {
 // login logs in, unless an earlier login of the same account has shown that it
 // would fail.
 func (b *liveBackend) login(ctx context.Context) (*cinder.Client, error) {
-	found, err := b.run.sources.Resolve(b.config.Credentials())
+	found, err := b.run.sources.Resolve(b.config.Auth)
 	if err != nil {
 		return nil, fmt.Errorf("backend %s cannot log in with these credentials: %w", b.Name, err)
 	}

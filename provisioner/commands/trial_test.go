@@ -331,7 +331,7 @@ func TestNoProgramTakesATrialForItsOwn(t *testing.T) {
 	lifecycleOf := func(cluster string) *backends.Lifecycle {
 		metrics := backends.NewMetrics(prometheus.NewRegistry())
 		return backends.NewLifecycle(backends.LifecycleOptions{
-			Config:  backends.Config{Name: "lab", Auth: auth.Source{Noauth: &auth.Noauth{Endpoint: c.NoauthEndpoint(), Project: cindersim.DefaultNoauthProject}}},
+			Config:  backends.Config{Name: "lab", Auth: auth.Config{Source: auth.Source{Noauth: &auth.Noauth{Endpoint: c.NoauthEndpoint(), Project: cindersim.DefaultNoauthProject}}}},
 			Pool:    backends.NewPool(backends.PoolOptions{Metrics: metrics}),
 			Cluster: cluster, Fence: func() error { return nil }, Term: t.Context(), Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 		})

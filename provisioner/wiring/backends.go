@@ -18,14 +18,13 @@ import (
 func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backends.Config {
 	config := backends.Config{
 		Name: from.Name,
-		Auth: auth.Source{
-			Cloud:       from.Auth.Cloud,
-			Environment: from.Auth.Environment,
+		Auth: auth.Config{
+			Source:    auth.Source{Cloud: from.Auth.Cloud, Environment: from.Auth.Environment},
+			Region:    from.Region,
+			Interface: string(from.Interface),
+			Endpoint:  from.Endpoint,
 		},
-		Region:    from.Region,
-		Interface: string(from.Interface),
-		Endpoint:  from.Endpoint,
-		Workflow:  cinder.Workflow(from.Workflow),
+		Workflow: cinder.Workflow(from.Workflow),
 		Connector: cinder.Connector{
 			Host:      from.Connector.Host,
 			IP:        from.Connector.IP,
@@ -45,10 +44,10 @@ func BackendConfig(p *policy.Policy, from *policy.Backend, cluster string) backe
 		},
 	}
 	if file := from.Auth.CloudConfig; file != "" {
-		config.Auth.CloudConfig = p.ResolveFile(file)
+		config.Auth.Source.CloudConfig = p.ResolveFile(file)
 	}
 	if noauth := from.Auth.NoAuth; noauth != nil {
-		config.Auth.Noauth = &auth.Noauth{Endpoint: noauth.Endpoint, User: noauth.User, Project: noauth.Project}
+		config.Auth.Source.Noauth = &auth.Noauth{Endpoint: noauth.Endpoint, User: noauth.User, Project: noauth.Project}
 	}
 	if config.Connector.Initiator == "" {
 		config.Connector.Initiator = defaultInitiator(cluster)

@@ -46,7 +46,7 @@ tenants:
 		t.Fatal(err)
 	}
 	got := BackendConfig(parsed, &parsed.Backends[0], "cluster")
-	if got.Auth.CloudConfig != "/etc/policy/old.conf" || got.Region != "R1" || got.Interface != "internal" ||
+	if got.Auth.Source.CloudConfig != "/etc/policy/old.conf" || got.Auth.Region != "R1" || got.Auth.Interface != "internal" ||
 		got.Limits.Concurrency != 3 || got.Limits.RequestsPerSecond != 7.5 ||
 		got.Timeouts.Create != time.Minute || got.Timeouts.Delete != 2*time.Minute || got.Timeouts.Request != 3*time.Second ||
 		got.Connector.Host != "h" || got.Connector.IP != "10.0.0.1" || got.Connector.Initiator != "iqn.2026-01.example:x" ||
@@ -80,7 +80,7 @@ tenants: [{name: a, namespaces: [a], classes: [{storageClasses: [c], backends: [
 		t.Fatal(err)
 	}
 	config := BackendConfig(parsed, &parsed.Backends[0], "cluster")
-	if _, err := (auth.Sources{}).Resolve(auth.Config{Source: config.Auth}); err != nil {
+	if _, err := (auth.Sources{}).Resolve(config.Auth); err != nil {
 		t.Error(err)
 	}
 }

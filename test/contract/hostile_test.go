@@ -244,7 +244,7 @@ func (c cell) term(ctx context.Context, front *front, pool *backends.Pool) *back
 	config, _ := front.target.source(c.target.Project, c.target.account())
 	return backends.NewLifecycle(backends.LifecycleOptions{
 		Config: backends.Config{
-			Name: "gold", Auth: config.Source, Region: config.Region, Workflow: c.workflow,
+			Name: "gold", Auth: config, Workflow: c.workflow,
 			Timeouts: backends.Timeouts{Create: c.target.Wait, Delete: c.target.Wait, Request: c.target.requestTimeout()},
 		},
 		Pool: pool, Cluster: "contract", Fence: func() error { return nil }, Term: ctx, Logger: slog.New(slog.DiscardHandler),

@@ -100,9 +100,8 @@ func newActor(t *testing.T, target Target, workflow cinder.Workflow) *actor {
 // newTerm forgets everything, like another leader.
 func (a *actor) newTerm() {
 	a.t.Helper()
-	config := backends.Config{Name: a.target.Name, Workflow: a.workflow}
 	credentials, sources := a.target.source(a.project, a.account)
-	config.Auth, config.Region = credentials.Source, credentials.Region
+	config := backends.Config{Name: a.target.Name, Auth: credentials, Workflow: a.workflow}
 	metrics := backends.NewMetrics(prometheus.NewRegistry())
 	a.Lifecycle = backends.NewLifecycle(backends.LifecycleOptions{
 		Config:  config,

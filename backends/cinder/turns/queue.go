@@ -101,11 +101,9 @@ type turnWait struct {
 
 // NewQueue returns the queue of one backend.
 func NewQueue(limits Limits) *Queue {
-	t := &Queue{slots: limits.Concurrency, free: limits.Concurrency, queues: map[string]*turnQueue{}, round: list.New()}
-	if perSecond := limits.RequestsPerSecond; perSecond > 0 {
-		t.pace = newPace(perSecond)
-	}
-	return t
+	q := &Queue{queues: map[string]*turnQueue{}, round: list.New()}
+	q.SetLimits(limits)
+	return q
 }
 
 // SetLimits changes the limits. If there are fewer slots than before, the excess ones in
@@ -119,16 +117,12 @@ func (q *Queue) SetLimits(limits Limits) {
 	case perSecond <= 0:
 		q.pace = nil
 	case q.pace == nil:
-		q.pace = newPace(perSecond)
+		q.pace = rate.NewLimiter(rate.Limit(perSecond), burst(perSecond))
 	default:
 		q.pace.SetLimit(rate.Limit(perSecond))
 		q.pace.SetBurst(burst(perSecond))
 	}
 	q.serve()
-}
-
-func newPace(perSecond float64) *rate.Limiter {
-	return rate.NewLimiter(rate.Limit(perSecond), burst(perSecond))
 }
 
 func burst(perSecond float64) int { return max(1, int(perSecond)) }
