@@ -262,6 +262,7 @@ const keysFile = "docs/reference/annotations.md"
 
 // notKeys are lines among the keys of the public face that are none.
 var notKeys = map[string]string{
+	"app.kubernetes.io/instance":               "a label of the program's own pods",
 	"coordination.k8s.io/v1":                   "an API version",
 	"csi.storage.k8s.io/fstype":                "a parameter of StorageClasses",
 	"openstack.org/standalone-cinder":          "the provisioner's name",

@@ -69,6 +69,7 @@ func (s *server) report(about statuspage.Request) statusreport.Report {
 		r.Expansions, r.Snapshots = leads.term.reportExpansions(selected), leads.term.reportSnapshots(selected)
 		r.Attachments = leads.term.reportAttachments(selected)
 		r.Audit = leads.term.auditor.result(selected)
+		r.Pods = leads.term.pods.result(r.Selection != nil)
 		census = hub.Census()
 		used = func(scope policy.QuotaScope) *policy.Usage {
 			sum := census.Sums[ledger.Scope{Kind: scope.Kind, Name: scope.Name}]

@@ -41,6 +41,7 @@ type term struct {
 	importer    *claims.Controller
 	snapshots   *snapshot.Controller
 	auditor     *auditor
+	pods        *pods
 	// sidecars is nil without the CSI driver.
 	sidecars *csiTerm
 	// reach is what attaching in mode csi has shown about volume types.
@@ -233,7 +234,8 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	t.importer = e.newImporter(t, nodes)
 	t.provisioner.Imports(t.importer)
 	t.auditor = e.newAuditor(t)
-	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}}
+	t.pods = &pods{replica: e.replica}
+	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}, t.pods}
 	if t.sidecars = e.newCSI(work, termCtx, t, handOver); t.sidecars != nil {
 		t.features = append(t.features, t.sidecars)
 	}

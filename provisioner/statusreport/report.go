@@ -27,6 +27,9 @@ type Report struct {
 	// empty in a leader's report.
 	LeaderOnly string `json:"leaderOnly,omitempty"`
 
+	// Pods are those that run the program, of all replicas.
+	Pods []Pod `json:"pods,omitempty"`
+
 	Policy      Policy              `json:"policy"`
 	Credentials []CredentialTrouble `json:"credentialTroubles"`
 
@@ -65,6 +68,18 @@ type Replica struct {
 	Leads bool `json:"leads"`
 	// LeadsSince is when its term began to serve claims.
 	LeadsSince time.Time `json:"leadsSince,omitzero"`
+}
+
+// Pod is a pod that runs the program.
+type Pod struct {
+	Name  string `json:"name"`
+	Node  string `json:"node,omitempty"`
+	Image string `json:"image"`
+	Ready bool   `json:"ready"`
+	// Ending means that the pod is being deleted.
+	Ending   bool      `json:"ending,omitempty"`
+	Restarts int32     `json:"restarts"`
+	Created  time.Time `json:"created"`
 }
 
 // Leader is the holder of the lease.

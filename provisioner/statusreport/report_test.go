@@ -99,6 +99,12 @@ func example() Report {
 			{Kind: "OrphanVolume", Subject: "volume 5f16ea52-5560-41a6-b710-da9a50ab7b5e of claim team-a/old", Backend: "gold", Message: "the claim is gone and no PersistentVolume names the volume"},
 			{Kind: "BackendUnreadable", Subject: "all volumes", Backend: "silver", Message: "list volumes: connection refused"},
 		}},
+		Pods: []Pod{
+			{Name: "standalone-cinder-6c9f7-9h8wd", Node: "node-1", Image: "ghcr.io/standalone-cinder/standalone-cinder:v0.2.0", Ready: true, Created: at(2000)},
+			{Name: "standalone-cinder-6c9f7-x2x7k", Node: "node-2", Image: "ghcr.io/standalone-cinder/standalone-cinder:v0.2.0", Ready: true, Restarts: 1, Created: at(2000)},
+			{Name: "standalone-cinder-7d11b-aaaaa", Node: "node-3", Image: "ghcr.io/standalone-cinder/standalone-cinder:v0.3.0", Created: at(9)},
+			{Name: "standalone-cinder-6c9f7-old00", Node: "node-3", Image: "ghcr.io/standalone-cinder/standalone-cinder:v0.1.0", Ending: true, Created: at(9000)},
+		},
 		KeptVolumes: []Kept{{Tenant: "team-a", Share: Share{Backend: "gold", Volumes: 2, Gigabytes: 40}}},
 	}
 }
@@ -110,7 +116,7 @@ func exampleOfFollower() Report {
 	r.LeaderOnly = "this replica does not lead: ask " + r.Leader.Identity + " for usage, health of backends, claims and deletions"
 	r.Policy.Source, r.Policy.Refused, r.Credentials = FromFile, nil, []CredentialTrouble{}
 	r.Claims, r.Deletions, r.KeptVolumes, r.TenantsNotShown = nil, nil, nil, 0
-	r.Expansions, r.Snapshots, r.Attachments, r.Audit = nil, nil, nil, nil
+	r.Expansions, r.Snapshots, r.Attachments, r.Audit, r.Pods = nil, nil, nil, nil, nil
 	unused := func(quotas []Quota) {
 		for i := range quotas {
 			quotas[i].Used = nil
@@ -243,6 +249,8 @@ func TestDelaysAreToldBeforeTheDetails(t *testing.T) {
 1 expansion waits, the longest for 7 min
 2 snapshots wait, the longest for 4 min
 2 attachments wait, the longest for 6 min; volumes that Kubernetes has detached are still staged on node node-3
+replicas run different images: ghcr.io/standalone-cinder/standalone-cinder:v0.2.0, ghcr.io/standalone-cinder/standalone-cinder:v0.3.0
+not ready: pod standalone-cinder-7d11b-aaaaa
 findings of the last audit: 2
 backend gold: the keystone certificate expires in 15 days
 backend silver: the cinder certificate expires in 20 days

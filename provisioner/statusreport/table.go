@@ -38,6 +38,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		t.section(section)
 	}
 	t.audit(r)
+	t.pods(r)
 	return t.Flush()
 }
 
@@ -204,10 +205,31 @@ func (t *table) audit(r *Report) {
 	t.more(r.Audit.NotShown)
 }
 
+func (t *table) pods(r *Report) {
+	if len(r.Pods) == 0 {
+		return
+	}
+	t.title("PODS", "STATE", "IMAGE", "NODE", "RESTARTS", "AGE")
+	for _, pod := range r.Pods {
+		t.row(pod.Name, pod.State(), pod.Image, pod.Node, fmt.Sprint(pod.Restarts), r.Age(pod.Created))
+	}
+}
+
 func (t *table) more(count int) {
 	if count > 0 {
 		t.row(fmt.Sprintf("and %d more", count))
 	}
+}
+
+// State says whether the pod serves.
+func (p Pod) State() string {
+	switch {
+	case p.Ending:
+		return "ending"
+	case p.Ready:
+		return "ready"
+	}
+	return "not ready"
 }
 
 // Why returns the reason and its message.

@@ -67,6 +67,7 @@ func (r *Report) Delays() []string {
 			delays = append(delays, r.waiting(section))
 		}
 	}
+	delays = append(delays, r.rollout()...)
 	if r.Audit != nil && r.Audit.Total > 0 {
 		delays = append(delays, fmt.Sprintf("findings of the last audit: %d", r.Audit.Total))
 	}
@@ -95,6 +96,29 @@ func (r *Report) Delays() []string {
 		delays = append(delays, "a limit is reached: "+named("backend", reached))
 	}
 	return delays
+}
+
+// rollout says what keeps the replicas from being alike and ready.
+func (r *Report) rollout() []string {
+	var said, images, down []string
+	for _, pod := range r.Pods {
+		if pod.Ending {
+			continue
+		}
+		if !slices.Contains(images, pod.Image) {
+			images = append(images, pod.Image)
+		}
+		if !pod.Ready {
+			down = append(down, pod.Name)
+		}
+	}
+	if len(images) > 1 {
+		said = append(said, "replicas run different images: "+strings.Join(images, ", "))
+	}
+	if len(down) > 0 {
+		said = append(said, "not ready: "+named("pod", down))
+	}
+	return said
 }
 
 func (r *Report) waiting(w Section) string {
