@@ -23,8 +23,10 @@ var rooms = []struct {
 	may  []string
 	why  string
 }{
-	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/", "provisioner/csi/nodecheck", "provisioner/csi/plugin", "provisioner/wiring", "provisioner/worker/tracing"},
+	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
 		"main picks a command, and passes it the protocols"},
+	{"cmd/", []string{"mappers", "provisioner/commands/client"},
+		"the plugin alone has neither the process nor the node plugin"},
 	{"provisioner/app/", []string{"provisioner", "provisioner/features/", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/csi/", "provisioner/statusreport", "provisioner/webserver", "provisioner/wiring", "policy", "backends/", "mappers/"},
 		"the process wires everything, except the commands"},
 	{"provisioner/commands/", []string{"provisioner/features/", "provisioner/objects/", "provisioner/statusreport", "provisioner/wiring", "policy/", "backends/", "mappers/"},
@@ -41,7 +43,7 @@ var rooms = []struct {
 		"how work waits its turn does not depend on what it is"},
 	{"provisioner/csi/", []string{"provisioner/webserver"},
 		"the CSI driver asks the rest of the program through interfaces of its own, and its node plugin uses nothing of the provisioner"},
-	{"provisioner/wiring", []string{"policy", "backends/"},
+	{"provisioner/wiring/", []string{"policy", "backends/"},
 		"translation does not depend on its users"},
 	{"provisioner/statusreport", nil, "what a report says is shared by replicas and commands"},
 	{"provisioner/webserver", nil, "what bounds HTTP clients does not know what is served"},
@@ -75,7 +77,7 @@ var foreign = []struct {
 		"backends does not know Kubernetes"},
 	{[]string{"github.com/prometheus/"}, []string{"./", "backends/", "provisioner", "provisioner/app/", "provisioner/commands/", "provisioner/csi/plugin", "provisioner/features/", "provisioner/webserver", "provisioner/wiring", "provisioner/worker/"},
 		"who decides, maps, remembers or proves is not measured by itself"},
-	{[]string{"go.opentelemetry.io/otel/sdk/", "go.opentelemetry.io/otel/exporters/"}, []string{"provisioner/wiring"},
+	{[]string{"go.opentelemetry.io/otel/sdk/", "go.opentelemetry.io/otel/exporters/"}, []string{"provisioner/wiring/traces"},
 		"one package knows where spans go"},
 	{[]string{module + "/test/"}, nil, "nothing outside test/ uses the fixtures"},
 }

@@ -22,7 +22,8 @@ const commandsFile = "docs/reference/commands.md"
 // TestCommandsReferenceIsUpToDate keeps the page of commands and flags equal to
 // what the program says.
 func TestCommandsReferenceIsUpToDate(t *testing.T) {
-	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(newPlugin()))
+	plugin, ofProgram := newPlugin()
+	commands := slices.Concat(withSubcommands(newCommand(io.Discard)), withSubcommands(plugin))
 	users := map[string]int{} // the commands that have a row
 	for _, command := range commands {
 		for _, row := range flagRows(command) {
@@ -43,6 +44,9 @@ func TestCommandsReferenceIsUpToDate(t *testing.T) {
 		"\n## Flags of several commands\n\n" + flagTable(shared))
 	for i, command := range commands {
 		describe(&b, command, commands[:i], shared)
+		if command == plugin {
+			fmt.Fprintf(&b, "\nIt also has these commands of `standalone-cinder`: %s.\n", strings.Join(ofProgram, ", "))
+		}
 	}
 	if *update {
 		if err := os.WriteFile(commandsFile, []byte(b.String()), 0o644); err != nil {

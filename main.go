@@ -3,16 +3,13 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -21,12 +18,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/apply"
-	statuscli "github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecheck"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring/traces"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
@@ -34,43 +30,24 @@ func main() {
 	os.Exit(run(os.Args[0], os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program except for the exit. It returns 0 on success, 1 if
-// the program failed or a check did not pass, 2 on wrong usage. Under the name
-// kubectl-cinder it is the kubectl plugin.
+// The linker sets these in a release (build/release), with -X. Nothing else
+// writes them.
+var version, commit string
+
+// run is the whole program except for the exit. Under the name kubectl-cinder it is the
+// kubectl plugin.
 func run(name string, arguments []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
 	root := newCommand(stderr)
-	if base := strings.TrimSuffix(filepath.Base(name), ".exe"); base == "kubectl-cinder" {
-		root = newPlugin()
+	if strings.TrimSuffix(filepath.Base(name), ".exe") == "kubectl-cinder" {
+		root = client.NewPlugin(mappers.BuiltIn(), client.ThisBuild(version, commit))
 	}
-	root.SetArgs(arguments)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err != nil {
-		// An error about a command already begins with its name.
-		program, text := root.DisplayName(), err.Error()
-		if !strings.HasPrefix(text, program+" ") {
-			text = program + ": " + text
-		}
-		fmt.Fprintln(stderr, text)
-	}
-	return policycli.ExitCode(err)
-}
-
-// newPlugin returns the root command of the kubectl plugin.
-func newPlugin() *cobra.Command {
-	root := statuscli.NewPlugin()
-	root.AddCommand(versionCommand(thisBuild()))
-	return root
+	return client.Execute(root, arguments, stdout, stderr)
 }
 
 // newCommand returns the program's root command; its subcommands log to the
 // writer.
 func newCommand(log io.Writer) *cobra.Command {
-	build := thisBuild()
+	build := client.ThisBuild(version, commit)
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
 		Version:       build.Version,
@@ -93,23 +70,13 @@ func newCommand(log io.Writer) *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version")
 	protocols := mappers.BuiltIn()
-	described := protocols.Describe()
-	root.AddCommand(
-		runCommand(log, protocols, build),
-		nodeCommand(log, build),
-		policycli.NewCommand(policycli.Options{ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials, Live: commands.NewLiveCheck(protocols).Check, Connect: apply.Connect, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName}),
-		commands.NewAuditCommand(described),
-		commands.NewMapCommand(protocols),
-		commands.NewVolumeCommand(protocols),
-		commands.NewSnapshotCommand(protocols),
-		statuscli.NewStatusCommand(),
-		versionCommand(build),
-	)
+	root.AddCommand(runCommand(log, protocols, build), nodeCommand(log, build), client.NewVersionCommand(build))
+	root.AddCommand(client.Commands(protocols)...)
 	return root
 }
 
-func runCommand(log io.Writer, protocols mappers.Protocols, build app.Build) *cobra.Command {
-	options := app.Options{Protocols: protocols, Build: build}
+func runCommand(log io.Writer, protocols mappers.Protocols, build client.Build) *cobra.Command {
+	options := app.Options{Protocols: protocols, Build: app.Build(build)}
 	verbosity, memoryLimit, logFormat, traceEndpoint := 0, "", "", ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
@@ -134,14 +101,14 @@ has errors and no last good one is kept; 2 wrong usage.`,
 			if options.Logger, err = wiring.NewLogger(log, logFormat, verbosity); err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
-			traces, err := wiring.NewTraces(command.Context(), wiring.TracesOptions{
+			sender, err := traces.New(command.Context(), traces.Options{
 				Endpoint: traceEndpoint, Version: build.Version, IDs: tracing.IDs{}, Logger: options.Logger,
 			})
 			if err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
-			defer traces.Close()
-			options.Traces = traces.Provider
+			defer sender.Close()
+			options.Traces = sender.Provider
 			registry := newRegistry()
 			options.Metrics = registry
 			// Client-go has hooks for the whole process, so only the program sets them.
@@ -164,7 +131,7 @@ has errors and no last good one is kept; 2 wrong usage.`,
 	return command
 }
 
-func nodeCommand(log io.Writer, build app.Build) *cobra.Command {
+func nodeCommand(log io.Writer, build client.Build) *cobra.Command {
 	options := plugin.Options{Version: build.Version, Registry: newRegistry()}
 	verbosity, logFormat := 0, ""
 	command := &cobra.Command{

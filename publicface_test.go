@@ -19,6 +19,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -34,7 +37,7 @@ func TestPublicFace(t *testing.T) {
 		title string
 		lines []string
 	}{
-		{"commands and flags", append(commandLines(newCommand(io.Discard)), commandLines(newPlugin())...)},
+		{"commands and flags", append(commandLines(newCommand(io.Discard)), pluginLines(t)...)},
 		{"metrics", metricLines(t)},
 		{"keys of annotations, labels, metadata, parameters and finalizers", written.keys},
 		{"reasons of events, findings and refusals", written.reasons},
@@ -101,6 +104,9 @@ func TestExitCodes(t *testing.T) {
 		{program, "volume rebind pvc-1 --policy config.example.yaml --to team-a/data --kubeconfig no-such-file", 2},
 		{plugin, "", 0},
 		{plugin, "policy", 2},
+		{plugin, "policy check config.example.yaml", 0},
+		{plugin, "run", 2},
+		{plugin, "version", 0},
 		{plugin, "quota", 2},
 		{plugin, "quota team-a --url http://127.0.0.1:1", 2},
 		{plugin, "why", 2},
@@ -110,6 +116,34 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s %s: exit code %d, want %d", c.name, c.arguments, got, c.want)
 		}
 	}
+}
+
+// newPlugin returns the root of the kubectl plugin, with the commands that it shares with the
+// program removed, and their names.
+func newPlugin() (plugin *cobra.Command, shared []string) {
+	plugin = client.NewPlugin(mappers.BuiltIn(), client.Build{})
+	for _, command := range newCommand(io.Discard).Commands() {
+		for _, same := range plugin.Commands() {
+			if same.Name() == command.Name() {
+				plugin.RemoveCommand(same)
+				shared = append(shared, same.Name())
+			}
+		}
+	}
+	return plugin, shared
+}
+
+// pluginLines returns the plugin's commands. Those of the program have no flags of their own.
+func pluginLines(t *testing.T) []string {
+	plugin, shared := newPlugin()
+	if len(shared) != 7 {
+		t.Errorf("the plugin has these commands of the program: %v", shared)
+	}
+	lines := commandLines(plugin)
+	for _, name := range shared {
+		lines = append(lines, plugin.CommandPath()+" "+name)
+	}
+	return lines
 }
 
 // commandLines returns the commands, each with its flags.

@@ -5,15 +5,14 @@ import (
 	"encoding/json"
 	"io"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
 )
 
 func TestVersionCommandSaysWhatWasBuiltFromWhat(t *testing.T) {
-	want := thisBuild()
+	want := client.ThisBuild("", "")
 	text := printed(t, "version")
 	if line := "standalone-cinder " + want.Version + " (commit " + want.Commit + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")\n"; text != line {
 		t.Errorf("version printed %q, want %q", text, line)
@@ -42,27 +41,6 @@ func printed(t *testing.T, arguments string) string {
 		t.Fatalf("%s: exit code %d: %s", arguments, code, &stderr)
 	}
 	return stdout.String()
-}
-
-func TestLinkerSetsTheVersionElseTheCheckoutDoes(t *testing.T) {
-	checkout := &debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20261122101010-ac5d48109f2b+dirty"}, Settings: []debug.BuildSetting{
-		{Key: "vcs.revision", Value: "ac5d48109f2b"}, {Key: "vcs.modified", Value: "true"}}}
-	unstamped := &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}
-	for name, c := range map[string]struct {
-		version, commit string
-		info            *debug.BuildInfo
-		want            app.Build
-	}{
-		"a release":             {"v0.1.0", "1234", unstamped, app.Build{Version: "v0.1.0", Commit: "1234"}},
-		"go build":              {"", "", checkout, app.Build{Version: "v0.1.1-0.20261122101010-ac5d48109f2b+dirty", Commit: "ac5d48109f2b-dirty"}},
-		"a module":              {"", "", &debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}}, app.Build{Version: "v0.1.0", Commit: "unknown"}},
-		"a build without a VCS": {"", "", unstamped, app.Build{Version: "v0.0.0-dev", Commit: "unknown"}},
-		"no information at all": {"", "", nil, app.Build{Version: "v0.0.0-dev", Commit: "unknown"}},
-	} {
-		if got := buildOf(c.version, c.commit, c.info); got.Version != c.want.Version || got.Commit != c.want.Commit {
-			t.Errorf("%s: version %q and commit %q, want %q and %q", name, got.Version, got.Commit, c.want.Version, c.want.Commit)
-		}
-	}
 }
 
 // TestErrorsNameTheProgramOnce: an error about a command already begins with

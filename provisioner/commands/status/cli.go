@@ -87,12 +87,13 @@ backend that does not answer); 2 wrong usage, or there is no report.`,
 	return c
 }
 
-// NewPlugin returns the root of the plugin, which kubectl runs as kubectl-cinder.
+// NewPlugin returns the root of the plugin, which kubectl runs as kubectl-cinder, with the
+// commands that only the plugin has.
 func NewPlugin() *cobra.Command {
 	root := newCommand(&cobra.Command{
 		Use:         "kubectl-cinder",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cinder"},
-		Short:       "Ask the Cinder provisioner about claims and quotas",
+		Short:       "Ask the Cinder provisioner about claims and quotas, and manage its policy and volumes",
 	})
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -101,9 +102,7 @@ func NewPlugin() *cobra.Command {
 		return nil
 	}
 	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	status := NewStatusCommand()
-	status.Example = strings.ReplaceAll(status.Example, "standalone-cinder status", "kubectl cinder status")
-	root.AddCommand(status, newWhyCommand(), newQuotaCommand())
+	root.AddCommand(newWhyCommand(), newQuotaCommand())
 	return root
 }
 

@@ -244,6 +244,7 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 	write("password", "hidden")
 	full := write("full.yaml", "tls_config: {ca_file: ca.crt}\nbasic_auth: {username: operator, password_file: password}\n")
 	withoutLogin := write("without-login.yaml", "tls_config: {ca_file: ca.crt}\n")
+	withoutFile := write("without-file.yaml", "basic_auth: {username: operator, password_file: lost}\n")
 	misspelled := write("misspelled.yaml", "tls: {ca_file: ca.crt}\n")
 
 	for name, c := range map[string]struct {
@@ -255,7 +256,8 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
 		"without the file":   {[]string{"--url", server.URL}, 2, "--url: cannot reach " + server.URL + " (name its authority in --http-config-file): tls: failed to verify certificate"},
 		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
-		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "field tls not found"},
+		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "cannot be read as tls_config and basic_auth: error unmarshaling JSON: while decoding JSON: json: unknown field \"tls\""},
+		"a missing file":     {[]string{"--url", server.URL, "--http-config-file", withoutFile}, 2, "lost: no such file or directory"},
 		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},
 	} {
 		code, output := runCommand(NewStatusCommand(), c.arguments...)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/common/config"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -156,16 +155,11 @@ func (o *connection) httpClient() (*http.Client, error) {
 	if o.httpConfigFile == "" {
 		return &http.Client{Timeout: askTimeout}, nil
 	}
-	file, _, err := config.LoadHTTPConfigFile(o.httpConfigFile)
+	protected, err := readHTTPConfig(o.httpConfigFile)
 	if err != nil {
 		return nil, fmt.Errorf("--http-config-file %s: %w", o.httpConfigFile, err)
 	}
-	client, err := config.NewClientFromConfig(*file, "status", config.WithKeepAlivesDisabled())
-	if err != nil {
-		return nil, fmt.Errorf("--http-config-file %s: %w", o.httpConfigFile, err)
-	}
-	client.Timeout = askTimeout
-	return client, nil
+	return &http.Client{Transport: protected, Timeout: askTimeout}, nil
 }
 
 // unreachable returns the error for a replica that cannot be reached by --url.

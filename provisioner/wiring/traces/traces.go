@@ -1,4 +1,6 @@
-package wiring
+// Package traces sends the spans of claims to a collector. It is a package of its own so
+// that commands, which send none, do without its libraries.
+package traces
 
 import (
 	"context"
@@ -17,15 +19,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Traces sends spans to a collector.
-type Traces struct {
+// Sender sends spans to a collector.
+type Sender struct {
 	// Provider is nil if nothing is sent.
 	Provider trace.TracerProvider
 	shutdown func(context.Context) error
 }
 
-// TracesOptions configure Traces.
-type TracesOptions struct {
+// Options configure a Sender.
+type Options struct {
 	// Endpoint is the URL of an OTLP collector over HTTP; empty turns traces off. The
 	// environment variables OTEL_EXPORTER_OTLP_* set everything else, such as headers
 	// and certificates.
@@ -36,15 +38,15 @@ type TracesOptions struct {
 	Logger  *slog.Logger
 }
 
-// tracesTimeout bounds the last transfer when the program ends.
-const tracesTimeout = 3 * time.Second
+// timeout bounds the last transfer when the program ends.
+const timeout = 3 * time.Second
 
-// NewTraces starts sending spans in batches. If the collector does not answer, spans
+// New starts sending spans in batches. If the collector does not answer, spans
 // are lost, but nothing is delayed. It sets the process's handler for OpenTelemetry
 // errors.
-func NewTraces(ctx context.Context, options TracesOptions) (*Traces, error) {
+func New(ctx context.Context, options Options) (*Sender, error) {
 	if options.Endpoint == "" {
-		return &Traces{}, nil
+		return &Sender{}, nil
 	}
 	endpoint, err := url.Parse(options.Endpoint)
 	if err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
@@ -70,15 +72,15 @@ func NewTraces(ctx context.Context, options TracesOptions) (*Traces, error) {
 			attribute.String("service.version", options.Version),
 			attribute.String("service.instance.id", replica))),
 	)
-	return &Traces{Provider: provider, shutdown: provider.Shutdown}, nil
+	return &Sender{Provider: provider, shutdown: provider.Shutdown}, nil
 }
 
 // Close sends what is left.
-func (t *Traces) Close() {
-	if t.shutdown == nil {
+func (s *Sender) Close() {
+	if s.shutdown == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tracesTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	_ = t.shutdown(ctx) // The error handler has it.
+	_ = s.shutdown(ctx) // The error handler has it.
 }

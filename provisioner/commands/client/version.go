@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"encoding/json"
@@ -9,23 +9,27 @@ import (
 	"github.com/spf13/cobra"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 )
 
-// The linker sets these in a release (build/release), with -X. Nothing else
-// writes them.
-var version, commit string
+// Build says from what, and with what, the running program was built.
+type Build struct {
+	Version   string `json:"version"`
+	Commit    string `json:"commit"`
+	GoVersion string `json:"goVersion"`
+	Platform  string `json:"platform"`
+}
 
-// thisBuild describes the running program.
-func thisBuild() app.Build {
+// ThisBuild describes the running program by the version and the commit that the linker
+// set, or else by what the go command recorded.
+func ThisBuild(version, commit string) Build {
 	info, _ := debug.ReadBuildInfo()
 	return buildOf(version, commit, info)
 }
 
 // buildOf describes a build by what the linker set or else by what the go
 // command recorded about the checkout or the module; info may be nil.
-func buildOf(version, commit string, info *debug.BuildInfo) app.Build {
-	build := app.Build{Version: version, Commit: commit, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func buildOf(version, commit string, info *debug.BuildInfo) Build {
+	build := Build{Version: version, Commit: commit, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {
 		info = &debug.BuildInfo{}
 	}
@@ -56,7 +60,8 @@ func commitOf(info *debug.BuildInfo) string {
 	}
 }
 
-func versionCommand(build app.Build) *cobra.Command {
+// NewVersionCommand returns the command that describes a build.
+func NewVersionCommand(build Build) *cobra.Command {
 	const text, asJSON = "text", "json"
 	output := text
 	command := &cobra.Command{

@@ -1,4 +1,4 @@
-package wiring
+package traces
 
 import (
 	"log/slog"
@@ -7,16 +7,16 @@ import (
 )
 
 func TestTracesAreOffWithoutAnEndpoint(t *testing.T) {
-	traces, err := NewTraces(t.Context(), TracesOptions{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil || traces.Provider != nil {
-		t.Errorf("got %+v, %v", traces, err)
+	sender, err := New(t.Context(), Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil || sender.Provider != nil {
+		t.Errorf("got %+v, %v", sender, err)
 	}
-	traces.Close()
+	sender.Close()
 }
 
 func TestTraceEndpointsThatAreNone(t *testing.T) {
 	for _, endpoint := range []string{"collector:4317", "collector", "grpc://collector:4317", "http://", "https://user:secret@collector", "http://collector:port"} {
-		_, err := NewTraces(t.Context(), TracesOptions{Endpoint: endpoint, Logger: slog.New(slog.DiscardHandler)})
+		_, err := New(t.Context(), Options{Endpoint: endpoint, Logger: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.HasPrefix(err.Error(), "--trace-endpoint must be the URL of an OTLP collector over HTTP, without credentials") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", endpoint, err)
 		}
