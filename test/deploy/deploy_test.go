@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -289,6 +291,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"values of an earlier chart":     {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers=null"), "use --reset-then-reuse-values instead of --reuse-values"},
 		"a token as the type of Secrets": {append(slices.Clone(existing), "--set", "admissionPolicy.secretTypes={kubernetes.io/service-account-token}"), "secretTypes"},
 		"a driver that ends the list":    {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers={a'}"), "csiDrivers"},
+		"an alert that does not exist":   {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.disabled={NoLeader}"), "there is no alert NoLeader; docs/runbooks.md lists them"},
+		"a StorageClass's provisioner":   {append(slices.Clone(existing), "--set", "storageClasses[0].name=gold", "--set", "storageClasses[0].provisioner=x"), "provisioner"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},
 	} {
@@ -318,6 +322,97 @@ func TestUserOfThePlatform(t *testing.T) {
 		}
 		if has := context.RunAsUser != nil && context.RunAsGroup != nil && context.FSGroup != nil; has != want || !want && context.RunAsUser != nil {
 			t.Errorf("fixedUser=%s: the context is %s", fixed, context.String())
+		}
+	}
+}
+
+// TestChartOfAnUnusualCluster: its pods need the node's network, other limits of their rights
+// and further files.
+func TestChartOfAnUnusualCluster(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "hostNetwork=true", "--set", "podSecurityContext.fsGroupChangePolicy=OnRootMismatch",
+		"--set", "securityContext.seLinuxOptions.level=s0:c1", "--set-json", `extraVolumes=[{"name": "keys", "secret": {"secretName": "client-keys"}}]`,
+		"--set-json", `extraVolumeMounts=[{"name": "keys", "mountPath": "/keys", "readOnly": true}]`)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := deployment(t, decode(t, rendered)).Spec.Template.Spec
+	checkMounts(t, pod)
+	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSClusterFirstWithHostNet {
+		t.Errorf("the network is %t, %s", pod.HostNetwork, pod.DNSPolicy)
+	}
+	if c := pod.SecurityContext; c.FSGroupChangePolicy == nil || c.RunAsUser == nil || c.RunAsNonRoot == nil || !*c.RunAsNonRoot {
+		t.Errorf("the pods' context is %s", c.String())
+	}
+	program := pod.Containers[0]
+	if c := program.SecurityContext; c.SELinuxOptions == nil || c.ReadOnlyRootFilesystem == nil || !*c.ReadOnlyRootFilesystem || len(c.Capabilities.Drop) != 1 {
+		t.Errorf("the container's context is %s", c.String())
+	}
+	if !slices.ContainsFunc(program.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/keys" }) {
+		t.Errorf("the container mounts %v", program.VolumeMounts)
+	}
+}
+
+// TestChartMakesStorageClasses of the program's own name.
+func TestChartMakesStorageClasses(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "provisionerName=example.org/cinder",
+		"--set-json", `storageClasses=[{"name": "gold", "default": true, "annotations": {"note": "fast"}, "allowVolumeExpansion": true, "parameters": {"type": "gold"}}, {"name": "plain"}]`)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]storagev1.StorageClass{}
+	for _, object := range decode(t, rendered) {
+		if object.GetKind() != "StorageClass" {
+			continue
+		}
+		var class storagev1.StorageClass
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, &class, true); err != nil {
+			t.Fatal(err)
+		}
+		found[class.Name] = class
+	}
+	gold, plain := found["gold"], found["plain"]
+	if gold.Provisioner != "example.org/cinder" || plain.Provisioner != "example.org/cinder" || gold.Parameters["type"] != "gold" || gold.AllowVolumeExpansion == nil ||
+		gold.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" || gold.Annotations["note"] != "fast" || len(plain.Annotations) > 0 {
+		t.Errorf("got %+v", found)
+	}
+}
+
+// TestAlertsAreChangedOneByOne: what the values do not name stays.
+func TestAlertsAreChangedOneByOne(t *testing.T) {
+	alerts := func(values ...string) map[string]map[string]any {
+		rendered, err := Chart(t.Context(), slices.Concat(existing, []string{"--set", "monitoring.prometheusRule.enabled=true"}, values)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]map[string]any{}
+		for _, object := range decode(t, rendered) {
+			if object.GetKind() != "PrometheusRule" {
+				continue
+			}
+			groups, _, _ := unstructured.NestedSlice(object.Object, "spec", "groups")
+			for _, group := range groups {
+				for _, rule := range group.(map[string]any)["rules"].([]any) {
+					found[rule.(map[string]any)["alert"].(string)] = rule.(map[string]any)
+				}
+			}
+		}
+		return found
+	}
+	all := alerts()
+	changed := alerts("--set", "monitoring.prometheusRule.disabled={StandaloneCinderAbsent}", "--set", "monitoring.prometheusRule.runbookURL=https://wiki.example/cinder",
+		"--set-json", `monitoring.prometheusRule.rules={"StandaloneCinderNoLeader": {"for": "10m", "labels": {"team": "storage"}}}`)
+	if len(all) < 10 || len(changed) != len(all)-1 || changed["StandaloneCinderAbsent"] != nil {
+		t.Fatalf("%d alerts of %d", len(changed), len(all))
+	}
+	for name, rule := range changed {
+		want := all[name]
+		want["annotations"].(map[string]any)["runbook_url"] = "https://wiki.example/cinder#" + strings.ToLower(name)
+		if name == "StandaloneCinderNoLeader" {
+			want["for"] = "10m"
+			want["labels"].(map[string]any)["team"] = "storage"
+		}
+		if !reflect.DeepEqual(rule, want) {
+			t.Errorf("%s is %v, want %v", name, rule, want)
 		}
 	}
 }

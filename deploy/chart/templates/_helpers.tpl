@@ -104,3 +104,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "standalone-cinder.celList" -}}
 [{{ range $i, $text := . }}{{ if $i }}, {{ end }}{{ squote $text }}{{ end }}]
 {{- end }}
+
+{{/*
+The groups of alerts.yaml, changed as monitoring.prometheusRule says.
+*/}}
+{{- define "standalone-cinder.alerts" -}}
+{{- $values := .values }}
+{{- $known := list }}
+{{- range $group := .groups }}
+{{- $kept := list }}
+{{- range $rule := $group.rules }}
+{{- $name := default "" $rule.alert }}
+{{- $known = append $known $name }}
+{{- with $values.runbookURL }}
+{{- $_ := set $rule.annotations "runbook_url" (printf "%s#%s" . (lower $name)) }}
+{{- end }}
+{{- if not (has $name $values.disabled) }}
+{{- $kept = append $kept (mergeOverwrite $rule (default dict (get $values.rules $name))) }}
+{{- end }}
+{{- end }}
+{{- with $kept }}
+{{ toYaml (list (dict "name" $group.name "rules" .)) }}
+{{- end }}
+{{- end }}
+{{- range concat $values.disabled (keys $values.rules | sortAlpha) }}
+{{- if not (has . $known) }}
+{{- fail (printf "monitoring.prometheusRule: there is no alert %s; docs/runbooks.md lists them" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
