@@ -40,7 +40,7 @@ func tarball(files []file, at time.Time) ([]byte, error) {
 
 // writeArchive puts a binary and the texts for its users into a tar.gz next to
 // it.
-func writeArchive(s source, binary string, notices []byte) error {
+func writeArchive(s source, t target, binary string, notices []byte) error {
 	top := filepath.Base(binary) + "/"
 	files := []file{{name: top, mode: 0o755}}
 	for _, name := range []string{"LICENSE", "README.md"} {
@@ -54,7 +54,7 @@ func writeArchive(s source, binary string, notices []byte) error {
 	if err != nil {
 		return err
 	}
-	files = append(files, file{top + noticesName, notices, 0o644}, file{top + program, content, 0o755})
+	files = append(files, file{top + noticesName, notices, 0o644}, file{top + t.executable(), content, 0o755})
 	archive, err := tarball(files, s.time)
 	if err != nil {
 		return err

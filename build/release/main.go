@@ -1,6 +1,6 @@
 // Release builds everything that a release of standalone-cinder consists of:
 // static binaries, archives of them, a container image, SBOMs, the chart and
-// checksums with their signature. The same commit, version and toolchain give the same bytes on
+// checksums with their signature, and pushes image and chart to a registry. The same commit, version and toolchain give the same bytes on
 // every machine. docs/releases.md describes the result.
 package main
 
@@ -20,6 +20,7 @@ func main() {
 	out := flag.String("out", "dist", "`directory` for the result; it must be empty or absent")
 	version := flag.String("version", "", "such as v0.1.0; default is what git describe says, else "+development)
 	key := flag.String("key", "", "`file` with the private key that signs the checksums; default is no signature")
+	registry := flag.String("push", "", "`place` in a registry, such as registry.example/storage, that gets the image and the chart; default is none")
 	flag.Parse()
 
 	source, err := readSource(ctx, *directory, *version)
@@ -30,6 +31,10 @@ func main() {
 	if err == nil {
 		fmt.Printf("building %s of commit %s into %s\n", source.version, source.commit, *out)
 		err = build(ctx, source, *out, by)
+	}
+	if err == nil && *registry != "" {
+		fmt.Printf("pushing %[1]s/%[2]s:%[3]s and oci://%[1]s/charts/%[2]s\n", *registry, program, source.version)
+		err = push(ctx, source, *out, *registry)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)

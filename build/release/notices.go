@@ -21,9 +21,9 @@ var isNotice = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)`)
 func readNotices(ctx context.Context, s source) ([]byte, error) {
 	directories := map[string]string{}
 	var names []string
-	for _, architecture := range platforms {
-		listed, err := run(ctx, s.directory, []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + architecture, "GOFLAGS=-mod=readonly", "GOWORK=off"},
-			"go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{"\t"}}{{.Dir}}{{end}}{{end}}`, ".")
+	for _, t := range targets() {
+		listed, err := run(ctx, s.directory, t.environment(),
+			"go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{"\t"}}{{.Dir}}{{end}}{{end}}`, t.pkg)
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
 const testVersion = "v0.9.0-rc.1"
@@ -44,7 +51,7 @@ func TestRelease(t *testing.T) {
 
 	t.Run("is reproducible", func(t *testing.T) {
 		first, second := contents(t, out), contents(t, again)
-		if len(first) < 12 {
+		if len(first) < 23 {
 			t.Errorf("a release has only %d files", len(first))
 		}
 		for _, name := range slices.Sorted(maps.Keys(first)) {
@@ -60,12 +67,14 @@ func TestRelease(t *testing.T) {
 	t.Run("checksums", func(t *testing.T) { checkChecksums(t, out) })
 	t.Run("signature", func(t *testing.T) { checkSignature(t, out, public) })
 	t.Run("signature of the image", func(t *testing.T) { checkImageSignature(t, out, s.artifact("-image"), public) })
-	for _, architecture := range platforms {
-		binary := filepath.Join(out, s.artifact("-linux-"+architecture))
-		t.Run("binary of "+architecture, func(t *testing.T) { checkBinary(t, binary, s, root) })
-		t.Run("archive of "+architecture, func(t *testing.T) { checkArchive(t, binary) })
-		t.Run("SBOM of "+architecture, func(t *testing.T) { checkSBOM(t, binary, s) })
+	for _, target := range targets() {
+		binary := filepath.Join(out, s.binary(target))
+		t.Run("archive of "+filepath.Base(binary), func(t *testing.T) { binary = checkArchive(t, binary, target) })
+		t.Run("binary "+filepath.Base(binary), func(t *testing.T) { checkBinary(t, binary, target, s, root) })
+		t.Run("SBOM of "+filepath.Base(binary), func(t *testing.T) { checkSBOM(t, binary, s) })
 	}
+	t.Run("registry", func(t *testing.T) { checkPush(t, out, s) })
+	t.Run("krew", func(t *testing.T) { checkKrew(t, out, s) })
 	t.Run("image", func(t *testing.T) { checkImage(t, out, s) })
 	t.Run("chart", func(t *testing.T) { checkChart(t, out) })
 }
@@ -140,20 +149,28 @@ func checkChecksums(t *testing.T, out string) {
 	}
 }
 
-func checkBinary(t *testing.T, binary string, s source, root string) {
-	file, err := elf.Open(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	for _, program := range file.Progs {
-		if program.Type == elf.PT_INTERP {
-			t.Error("the binary needs a dynamic linker")
-		}
-	}
+// largestPlugin bounds the plugin, which people download. It would double if it served or
+// rendered anything: text/template keeps the linker from dropping unused methods.
+const largestPlugin = 40 << 20
+
+func checkBinary(t *testing.T, binary string, of target, s source, root string) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if of.program == plugin && len(content) > largestPlugin {
+		t.Errorf("the plugin has %d bytes", len(content))
+	}
+	if of.system == "linux" {
+		file, err := elf.NewFile(bytes.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, program := range file.Progs {
+			if program.Type == elf.PT_INTERP {
+				t.Error("the binary needs a dynamic linker")
+			}
+		}
 	}
 	toolchain, err := run(t.Context(), root, nil, "go", "env", "GOROOT", "GOMODCACHE")
 	if err != nil {
@@ -164,10 +181,9 @@ func checkBinary(t *testing.T, binary string, s source, root string) {
 			t.Errorf("the binary contains %s, a place of the machine that built it", place)
 		}
 	}
-	if !strings.HasSuffix(binary, runtime.GOARCH) {
-		return
+	if of.system == runtime.GOOS && of.architecture == runtime.GOARCH {
+		checkPrintedVersion(t, binary, s)
 	}
-	checkPrintedVersion(t, binary, s)
 }
 
 // checkPrintedVersion runs a binary of this machine's platform.
@@ -180,7 +196,9 @@ func checkPrintedVersion(t *testing.T, binary string, s source) {
 	}
 }
 
-func checkArchive(t *testing.T, binary string) {
+// checkArchive unpacks the archive of a binary, and returns where the binary is then, with its
+// SBOM beside it.
+func checkArchive(t *testing.T, binary string, of target) (unpacked string) {
 	compressed, err := os.ReadFile(binary + ".tar.gz")
 	if err != nil {
 		t.Fatal(err)
@@ -191,12 +209,14 @@ func checkArchive(t *testing.T, binary string) {
 	}
 	files := untar(t, uncompressed)
 	top := filepath.Base(binary) + "/"
-	want, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(files[top+program], want) {
-		t.Error("the program in the archive is not the binary next to it")
+	if of.program == program {
+		want, err := os.ReadFile(binary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(files[top+program], want) {
+			t.Error("the program in the archive is not the binary next to it")
+		}
 	}
 	for name, text := range map[string]string{
 		"LICENSE": "Apache License", "README.md": "# standalone-cinder",
@@ -206,9 +226,78 @@ func checkArchive(t *testing.T, binary string) {
 			t.Errorf("%s of the archive does not contain %q", name, text)
 		}
 	}
-	if !bytes.Contains(files[top+noticesName], []byte("==== The Go standard library: LICENSE")) {
-		t.Error("the license of Go is missing")
+	for _, text := range []string{"==== The Go standard library: LICENSE", "==== github.com/inconshreveable/mousetrap "} {
+		if !bytes.Contains(files[top+noticesName], []byte(text)) {
+			t.Errorf("%s has no %q", noticesName, text)
+		}
 	}
+	bill, err := os.ReadFile(binary + ".spdx.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory, err := os.MkdirTemp("", "release-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unpacked = filepath.Join(directory, filepath.Base(binary))
+	for path, content := range map[string][]byte{unpacked: files[top+of.executable()], unpacked + ".spdx.json": bill} {
+		if err := os.WriteFile(path, content, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return unpacked
+}
+
+// checkPush pushes to a registry on this machine, and installs from there as far as Helm can
+// without a cluster: the image has the digest of the release, and the chart names the image.
+func checkPush(t *testing.T, out string, s source) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	place := strings.TrimPrefix(server.URL, "http://") + "/storage"
+	if err := push(t.Context(), s, out, place); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := os.ReadFile(filepath.Join(out, s.artifact("-image.digest")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(place + "/" + program + ":" + s.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := remote.Index(tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := pushed.Digest(); err != nil || got.String() != strings.TrimSpace(string(digest)) {
+		t.Errorf("the registry has the image %s (%v), want %s", got, err, digest)
+	}
+	if err := validate.Index(pushed); err != nil {
+		t.Error(err)
+	}
+	rendered, err := runHelm(t.Context(), s, nil, "template", "oci://"+place+"/charts/"+program, "--version", strings.TrimPrefix(s.version, "v"), "--plain-http",
+		"--set", "policy.existingConfigMap=policy", "--set", "image.repository="+place+"/"+program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "image: " + place + "/" + program + ":" + s.version + "\n"; !strings.Contains(string(rendered), want) {
+		t.Errorf("the chart from the registry has no line %q", want)
+	}
+}
+
+// krew is the plugin manager that reads the manifest.
+const krew = "sigs.k8s.io/krew/cmd/krew@v0.4.3"
+
+// checkKrew installs the plugin with krew, from the archive of this platform.
+func checkKrew(t *testing.T, out string, s source) {
+	root := t.TempDir()
+	archive := s.binary(target{program: plugin, system: runtime.GOOS, architecture: runtime.GOARCH}) + ".tar.gz"
+	_, err := run(t.Context(), out, []string{"KREW_ROOT=" + root, "GOFLAGS=-mod=mod", "GOWORK=off"},
+		"go", "run", krew, "install", "--manifest", krewManifest, "--archive", archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkPrintedVersion(t, filepath.Join(root, "bin", plugin), s)
 }
 
 // untar reads an archive. Each file must belong to root and be writable by
@@ -234,7 +323,7 @@ func untar(t *testing.T, r io.Reader) map[string][]byte {
 }
 
 func checkChart(t *testing.T, out string) {
-	file, err := os.Open(filepath.Join(out, program+"-"+strings.TrimPrefix(testVersion, "v")+".tgz"))
+	file, err := os.Open(filepath.Join(out, source{version: testVersion}.chart()))
 	if err != nil {
 		t.Fatal(err)
 	}

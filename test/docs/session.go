@@ -41,8 +41,6 @@ type Session struct {
 	// Dir is where the commands run; Environment is all that they have.
 	Dir         string
 	Environment []string
-	// Skipped are the beginnings of commands that are not run, with the reasons.
-	Skipped map[string]string
 	// Replaced are the placeholders of a page, with what a reader writes there.
 	Replaced *strings.Replacer
 	Log      func(format string, arguments ...any)
@@ -82,12 +80,6 @@ func (s *Session) replace(text string) string {
 }
 
 func (s *Session) do(ctx context.Context, command Command, inTerminal bool) error {
-	for beginning, why := range s.Skipped {
-		if strings.HasPrefix(command.Text, beginning) {
-			s.Log("skipped, %s: %s", why, command.Text)
-			return nil
-		}
-	}
 	started := time.Now()
 	text, expected := s.replace(command.Text), make([]string, len(command.Output))
 	for i, line := range command.Output {

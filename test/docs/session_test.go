@@ -13,12 +13,11 @@ import (
 func TestFollow(t *testing.T) {
 	session := &Session{
 		Dir: t.TempDir(), Environment: os.Environ(), Log: t.Logf,
-		Skipped:  map[string]string{"push ": "there is nothing to push to"},
 		Replaced: strings.NewReplacer("NAME", "world"),
 	}
 	defer session.Close()
 	page := parse("a.md", "<!-- file: greeting -->\n```yaml\nhello NAME\n```\n"+
-		"```sh\npush greeting\ncat greeting > copy\n```\n"+
+		"```sh\ncat greeting > copy\n```\n"+
 		"<!-- terminal -->\n```console\n$ echo started; sleep 600\nstarted\n```\n"+
 		"<!-- not run: it would fail -->\n```sh\nfalse\n```\n"+
 		"```console\n$ cat copy\nhello world\n```\n"+
