@@ -30,6 +30,10 @@ type importFlags struct {
 	reclaim     string
 	filesystems []string
 	apply       bool
+	// fromPVs names a file with PersistentVolumes of other drivers; classes are the
+	// StorageClasses for the claims of theirs.
+	fromPVs string
+	classes map[string]string
 }
 
 func newVolumeImportCommand(protocols mappers.Protocols) *cobra.Command {
@@ -58,14 +62,26 @@ volume that a claim of this cluster left behind (Retain) may still be in use by 
 cluster's connector, unless it is imported in mode csi. The command never forces
 anything.
 
+With --from-pvs, it imports all volumes that PersistentVolumes of cinder-csi or of the
+historic program name, for claims of the same names. Save the PersistentVolumes (kubectl
+get pv -o json) while the claims exist. Before --apply, delete the claims, with the
+reclaim policy Retain, so that the names are free and the volumes are not attached. What
+is refused is reported, and stops no other; run the command again to continue. A
+PersistentVolume in the file may have the annotation
+standalone-cinder.openstack.org/filesystem-uuids, instead of --filesystem-uuid.
+
 Exit codes: 0 imported, or can be imported, 1 refused or failed, 2 wrong usage, or
 the cluster cannot be read.`,
 		Example: `  standalone-cinder volume import --policy policy.yaml --backend gold --volume 6f2ce4b9-1c5b-4f8e-a2b6-1d0c9b3f7a55 --namespace team-a --claim data --storage-class cinder-gold
-  standalone-cinder volume import --policy policy.yaml --backend gold --volume old-data --namespace team-a --claim data --storage-class cinder-gold --apply`,
+  standalone-cinder volume import --policy policy.yaml --backend gold --volume old-data --namespace team-a --claim data --storage-class cinder-gold --apply
+  standalone-cinder volume import --policy policy.yaml --backend gold --from-pvs pvs.json --storage-class standard=cinder-gold`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := flags.read(command); err != nil {
 				return err
+			}
+			if flags.fromPVs != "" {
+				return flags.runMany(command.Context(), command.OutOrStdout(), command.ErrOrStderr())
 			}
 			return flags.run(command.Context(), command.OutOrStdout(), command.ErrOrStderr())
 		},
@@ -73,10 +89,11 @@ the cluster cannot be read.`,
 	flags.addFlags(command)
 	set := command.Flags()
 	set.StringVar(&flags.Backend, "backend", "", "`name` of the volume's backend (required)")
-	set.StringVar(&flags.request.Volume, "volume", "", "`ID` of the volume, or its name if no other has it (required)")
-	set.StringVarP(&flags.request.Namespace, "namespace", "n", "", "`namespace` of the claim (required)")
-	set.StringVar(&flags.request.Claim, "claim", "", "`name` of the claim (required)")
-	set.StringVar(&flags.request.StorageClass, "storage-class", "", "`name` of the claim's StorageClass (required)")
+	set.StringVar(&flags.request.Volume, "volume", "", "`ID` of the volume, or its name if no other has it (required without --from-pvs)")
+	set.StringVarP(&flags.request.Namespace, "namespace", "n", "", "`namespace` of the claim (required without --from-pvs, where it selects claims)")
+	set.StringVar(&flags.request.Claim, "claim", "", "`name` of the claim (required without --from-pvs)")
+	set.StringVar(&flags.request.StorageClass, "storage-class", "", "`name` of the claim's StorageClass (required); with --from-pvs, OLD=NEW[,OLD=NEW...]")
+	set.StringVar(&flags.fromPVs, "from-pvs", "", "`file` with a list of PersistentVolumes whose volumes are imported, instead of --volume and --claim; - is standard input")
 	set.StringVar(&flags.size, "size", "", "`size` that the claim requests; default is the volume's")
 	set.StringSliceVar(&flags.accessModes, "access-mode", []string{"RWO"}, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated")
 	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
@@ -89,7 +106,21 @@ the cluster cannot be read.`,
 
 // read checks the flags, and builds the claim from them.
 func (f *importFlags) read(command *cobra.Command) error {
-	if err := required(command, "policy", "backend", "volume", "namespace", "claim", "storage-class"); err != nil {
+	if f.fromPVs != "" {
+		for _, other := range []string{"volume", "claim", "size", "access-mode", "volume-mode", "filesystem-uuid"} {
+			if command.Flags().Changed(other) {
+				return volumeUsage("--%s cannot be used with --from-pvs, which takes it from the PersistentVolumes", other)
+			}
+		}
+		if err := required(command, "policy", "backend", "storage-class"); err != nil {
+			return err
+		}
+		classes, err := readClasses(f.request.StorageClass)
+		if err != nil {
+			return err
+		}
+		f.classes = classes
+	} else if err := required(command, "policy", "backend", "volume", "namespace", "claim", "storage-class"); err != nil {
 		return err
 	}
 	if f.size != "" {

@@ -52,7 +52,7 @@ tenants:
   - name: team-c
     namespaces: [team-c]
     classes: [{storageClasses: [gold], backends: [lab], volumeType: %s}]
-`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=30s")
+`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=30s", "--cinder-read-lag=0s") // The rig has one database server.
 
 	kill := func(leader *corev1.Pod) (end func()) {
 		id := strings.TrimPrefix(leader.Status.ContainerStatuses[0].ContainerID, "containerd://")

@@ -337,3 +337,55 @@ func TestTwoClaimsWantOneVolume(t *testing.T) {
 	w.must(suite.WaitForNoPersistentVolumes(w.ctx, w.provisioner))
 	w.noResidue()
 }
+
+// TestImportVolumesOfAnotherDriver: one command imports what its PersistentVolumes name. What
+// is refused stops no other, and a second run continues.
+func TestImportVolumesOfAnotherDriver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "importmany", cindersim.Options{})
+	w.start()
+	namespace := w.name + "-a"
+	var list corev1.PersistentVolumeList
+	var volumes []cindersim.Volume
+	for n := range 3 {
+		v := w.add(cindersim.Volume{Name: fmt.Sprintf("pvc-%d", n), Project: "team-a", SizeGiB: 1 + n})
+		volumes = append(volumes, v)
+		list.Items = append(list.Items, corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: v.Name},
+			Spec: corev1.PersistentVolumeSpec{
+				StorageClassName: "standard", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				ClaimRef:               &corev1.ObjectReference{Namespace: namespace, Name: fmt.Sprintf("data-%d", n)},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "cinder.csi.openstack.org", VolumeHandle: v.ID}},
+			},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
+		})
+	}
+	text, err := json.Marshal(list)
+	w.must(err)
+	file := filepath.Join(t.TempDir(), "pvs.json")
+	w.must(os.WriteFile(file, text, 0o600))
+	many := func(flags ...string) (int, string) {
+		return w.volumeCommand("import", append([]string{"--backend", "gold", "--from-pvs", file, "--storage-class", "standard=" + w.name + "-gold", "--secret-namespace", harness.Namespace}, flags...)...)
+	}
+	// Its claim has not been deleted yet.
+	w.claim("a", "data-1", "elsewhere", "1Gi")
+
+	code, output := many()
+	if code != 1 || strings.Count(output, "ready") < 2 || !strings.Contains(output, "1 of 3 volumes are not imported") {
+		t.Fatalf("the plan: exit code %d:\n%s", code, output)
+	}
+	for _, v := range volumes {
+		w.untouched("only a plan was made", v)
+	}
+	if code, output = many("--apply"); code != 1 || !strings.Contains(output, "[3/3] "+namespace+"/data-2: imported") || !strings.Contains(output, "claim "+namespace+"/data-1") {
+		t.Fatalf("exit code %d:\n%s", code, output)
+	}
+	w.imported("data-0", volumes[0].ID)
+	w.imported("data-2", volumes[2].ID)
+	w.untouched("its claim exists", volumes[1])
+	w.must(suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(w.ctx, "data-1", metav1.DeleteOptions{}))
+	if code, output = many("--apply"); code != 0 || strings.Count(output, "already imported") < 2 {
+		t.Fatalf("again: exit code %d:\n%s", code, output)
+	}
+	w.imported("data-1", volumes[1].ID)
+}

@@ -1,0 +1,87 @@
+package commands
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestWhichPersistentVolumesAreImported: those of other drivers for Cinder whose claims are
+// known, of the StorageClasses that the flag names.
+func TestWhichPersistentVolumesAreImported(t *testing.T) {
+	pv := func(name, claim, class, source, more string) string {
+		return fmt.Sprintf(`{"metadata": {"name": %q%s}, "spec": {"storageClassName": %q, "claimRef": %s, "volumeMode": "Block", "accessModes": ["ReadWriteMany"], %s}, "status": {"phase": %q}}`,
+			name, strings.TrimPrefix(more, "bound"), class, claim, source, map[bool]string{true: "Bound", false: "Released"}[strings.HasPrefix(more, "bound")])
+	}
+	claim := func(name string) string { return fmt.Sprintf(`{"namespace": "shop", "name": %q}`, name) }
+	const csi, intree, iscsi = `"csi": {"driver": "cinder.csi.openstack.org", "volumeHandle": "v-csi"}`, `"cinder": {"volumeID": "v-tree"}`, `"iscsi": {"lun": 1}`
+	list := `{"kind": "PersistentVolumeList", "apiVersion": "v1", "items": [` + strings.Join([]string{
+		pv("two", claim("b"), "old", csi, ""),
+		pv("one", claim("a"), "old", intree, `, "annotations": {"standalone-cinder.openstack.org/filesystem-uuids": "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"}`),
+		pv("historic", claim("c"), "ssd", iscsi, `, "annotations": {"cinderVolumeId": "v-historic"}`),
+		pv("foreign", claim("d"), "old", iscsi, ""),
+		pv("unclaimed", "null", "old", csi, ""),
+		pv("other-class", claim("e"), "gone", csi, ""),
+		pv("left-behind", claim("f"), "old", csi, ""),
+		pv("bound", claim("f"), "old", csi, "bound"),
+		pv("either", claim("g"), "old", csi, ""),
+		pv("or", claim("g"), "old", csi, ""),
+		pv("no-uuid", claim("h"), "old", csi, `, "annotations": {"standalone-cinder.openstack.org/filesystem-uuids": "sda1"}`),
+	}, ",") + `]}`
+	classes, err := readClasses("old=gold,ssd=fast")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := &importFlags{classes: classes}
+	all, skipped, err := flags.requestsOf([]byte(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, one := range all {
+		got = append(got, fmt.Sprintf("%s %s/%s %s %s %v %s %v", one.pv, one.Namespace, one.Claim, one.StorageClass, one.Volume, one.AccessModes, one.VolumeMode, one.FilesystemUUIDs))
+	}
+	want := []string{
+		"one shop/a gold v-tree [ReadWriteMany] Block [6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11]",
+		"two shop/b gold v-csi [ReadWriteMany] Block []",
+		"historic shop/c fast v-historic [ReadWriteMany] Block []",
+		"bound shop/f gold v-csi [ReadWriteMany] Block []",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("imported are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	wantSkipped := []string{
+		"PersistentVolume foreign: neither cinder-csi nor the historic program made it",
+		"PersistentVolume unclaimed: it has no claim",
+		`PersistentVolume other-class: --storage-class does not say what becomes of StorageClass "gone"`,
+		"PersistentVolume left-behind: claim shop/f is bound to PersistentVolume bound",
+		"PersistentVolume either: 2 PersistentVolumes name claim shop/g, and the file does not tell which is its own: exactly one must be Bound",
+		"PersistentVolume or: 2 PersistentVolumes name claim shop/g, and the file does not tell which is its own: exactly one must be Bound",
+		"PersistentVolume no-uuid: its annotation standalone-cinder.openstack.org/filesystem-uuids is not a UUID",
+	}
+	if !slices.Equal(skipped, wantSkipped) {
+		t.Errorf("left out are\n%s\nwant\n%s", strings.Join(skipped, "\n"), strings.Join(wantSkipped, "\n"))
+	}
+	flags.request.Namespace = "other"
+	if all, _, err := flags.requestsOf([]byte(list)); err != nil || len(all) > 0 {
+		t.Errorf("of another namespace: %v, %v", all, err)
+	}
+	for name, text := range map[string]string{"one PersistentVolume": `{"kind": "PersistentVolume"}`, "nothing": "", "no list": "- a"} {
+		if _, _, err := flags.requestsOf([]byte(text)); err == nil || !strings.Contains(err.Error(), "kubectl get pv -o json") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestStorageClassesOfManyImports(t *testing.T) {
+	for _, wrong := range []string{"gold", "old=", "old=gold,old=fast", ""} {
+		if _, err := readClasses(wrong); err == nil || !strings.Contains(err.Error(), "--storage-class must be OLD=NEW") {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	// A PersistentVolume without a StorageClass has the empty one.
+	if classes, err := readClasses("=gold"); err != nil || classes[""] != "gold" {
+		t.Errorf("%v, %v", classes, err)
+	}
+}
