@@ -22,10 +22,6 @@ func resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "standalone-cinder.openstack.org", Version: "v1alpha1", Resource: "tenantstatuses"}
 }
 
-// AnnotationDigest identifies the content of an object, so that a new leader need not
-// read and write all of them.
-const AnnotationDigest = objects.Prefix + "content-digest"
-
 // Stored reads and writes the objects of one installation at the API server. It reads only
 // their metadata.
 type Stored struct {
@@ -69,7 +65,7 @@ func (s *Stored) List(ctx context.Context) (map[string]Found, error) {
 
 // read returns what the metadata tells, and whether this installation wrote the object.
 func (s *Stored) read(object *metav1.PartialObjectMetadata) (found Found, ours bool) {
-	found = Found{UID: object.UID, Digest: object.Annotations[AnnotationDigest]}
+	found = Found{UID: object.UID, Digest: object.Annotations[objects.AnnotationContentDigest]}
 	for _, by := range object.ManagedFields {
 		isOurs := by.Manager == s.manager && by.Operation == metav1.ManagedFieldsOperationApply
 		ours = ours || isOurs
@@ -88,7 +84,7 @@ func (s *Stored) Apply(ctx context.Context, namespace, digest string, content *C
 		"metadata": map[string]any{
 			"name": s.name, "namespace": namespace,
 			"labels":      map[string]string{objects.LabelManagedBy: objects.ManagedBy},
-			"annotations": map[string]string{AnnotationDigest: digest},
+			"annotations": map[string]string{objects.AnnotationContentDigest: digest},
 		},
 		"status": content,
 	})
