@@ -163,8 +163,12 @@ func (c *Controller) list(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		c.listed, c.nextList = false, time.Now().Add(listAgain)
-		c.tellOnce(err)
+		c.nextList = time.Now().Add(listAgain)
+		// A list that fails in passing stops nothing: what was written last is known.
+		if isMissing := apierrors.IsNotFound(err) || apierrors.IsForbidden(err); isMissing || !c.listed {
+			c.listed = false
+			c.tellOnce(err, isMissing)
+		}
 		return
 	}
 	if c.told && !c.listed {
@@ -187,13 +191,13 @@ func (c *Controller) list(ctx context.Context) {
 }
 
 // tellOnce reports, once in a term, that the objects cannot be kept.
-func (c *Controller) tellOnce(err error) {
+func (c *Controller) tellOnce(err error, isMissing bool) {
 	if c.told {
 		return
 	}
 	c.told = true
-	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("their CRD is not installed: install the component tenant-status, or remove --tenant-status (%w)", err)
+	if isMissing {
+		err = fmt.Errorf("install the component tenant-status, which has their CRD and the rights, or remove --tenant-status: %w", err)
 	}
 	c.Logger.Warn("TenantStatus objects cannot be kept; all else works", "error", err)
 	c.Tell("tenants cannot see their quotas and rules in their namespaces: " + err.Error())

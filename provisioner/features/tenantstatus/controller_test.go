@@ -39,6 +39,7 @@ type cluster struct {
 	// broken are the namespaces that refuse writes; missing means that there is no CRD.
 	broken  map[string]bool
 	missing bool
+	slow    bool
 	tries   int
 	told    []string
 	log     bytes.Buffer
@@ -70,6 +71,9 @@ func (c *cluster) List(context.Context) (map[string]Found, error) {
 	c.tries++
 	if c.missing {
 		return nil, apierrors.NewNotFound(resource().GroupResource(), "")
+	}
+	if c.slow {
+		return nil, context.DeadlineExceeded
 	}
 	found := map[string]Found{}
 	for namespace, object := range c.objects {
@@ -281,6 +285,14 @@ func TestAMissingCRDIsReportedOnce(t *testing.T) {
 		}
 		c.change(func() { c.missing = false })
 		c.wrote(listAgain+lookEvery, "blue")
+		// A list that fails in passing is no news, and stops nothing.
+		c.change(func() { c.slow = true })
+		c.wrote(5 * time.Minute)
+		c.change(func() { c.volumes++ })
+		c.wrote(5*time.Second, "blue")
+		if len(c.told) != 1 {
+			t.Errorf("told %q", c.told)
+		}
 		end()
 	})
 }
