@@ -269,8 +269,9 @@ func (c *Controller) compare(wanted map[string]*Content) (due []string) {
 
 // do writes or deletes the object of one namespace.
 func (c *Controller) do(ctx context.Context, a *worker.Attempt[string]) worker.Outcome {
+	again := worker.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: time.Minute}}
 	if err := c.limit.Wait(ctx); err != nil {
-		return worker.Outcome{}
+		return again
 	}
 	c.mu.Lock()
 	o := c.kept[a.Key]
@@ -285,17 +286,9 @@ func (c *Controller) do(ctx context.Context, a *worker.Attempt[string]) worker.O
 
 	trying, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	uid, err := now.uid, error(nil)
-	if now.wanted != "" {
-		content := *now.content
-		at := metav1.Now().Rfc3339Copy()
-		content.UpdatedAt = &at
-		uid, err = c.Objects.Apply(trying, a.Key, now.wanted, &content)
-	} else if err = c.Objects.Delete(trying, a.Key, now.uid); err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		uid, err = "", nil
-	}
+	uid, err := c.write(trying, a.Key, now)
 	if ctx.Err() != nil {
-		return worker.Outcome{} // the next leader continues
+		return again // or the next leader continues
 	}
 
 	c.mu.Lock()
@@ -308,9 +301,23 @@ func (c *Controller) do(ctx context.Context, a *worker.Attempt[string]) worker.O
 	}
 	c.settle(a.Key, o, err)
 	if err != nil {
-		return worker.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: time.Second, Most: time.Minute}}
+		return again
 	}
 	return worker.Outcome{Done: true}
+}
+
+// write writes or deletes an object, and returns the UID of the one that exists then.
+func (c *Controller) write(ctx context.Context, namespace string, o object) (types.UID, error) {
+	if o.wanted != "" {
+		content, at := *o.content, metav1.Now().Rfc3339Copy()
+		content.UpdatedAt = &at
+		return c.Objects.Apply(ctx, namespace, o.wanted, &content)
+	}
+	err := c.Objects.Delete(ctx, namespace, o.uid)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = nil
+	}
+	return "", err
 }
 
 // settle notes how an attempt ended. The log gets the first failure, and that all objects

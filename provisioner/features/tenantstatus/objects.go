@@ -1,7 +1,6 @@
 package tenantstatus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"path"
@@ -69,7 +68,7 @@ func (s *Stored) read(object *metav1.PartialObjectMetadata) (found Found, ours b
 	for _, by := range object.ManagedFields {
 		isOurs := by.Manager == s.manager && by.Operation == metav1.ManagedFieldsOperationApply
 		ours = ours || isOurs
-		if !isOurs && by.FieldsV1 != nil && bytes.Contains(by.FieldsV1.Raw, []byte(`"f:status"`)) {
+		if !isOurs && by.FieldsV1 != nil && strings.Contains(by.FieldsV1.GetRawString(), `"f:status"`) {
 			// Somebody has edited it.
 			found.Digest = ""
 		}

@@ -12,7 +12,7 @@ import (
 func TestOnlyOwnObjectsAreTouched(t *testing.T) {
 	const provisioner = "example.org/Cinder_2"
 	by := func(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: operation, FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	ours := by(provisioner, metav1.ManagedFieldsOperationApply, `{"f:metadata":{"f:annotations":{}},"f:status":{"f:tenant":{}}}`)
 	for name, c := range map[string]struct {
