@@ -142,10 +142,10 @@ upgrade: bin/previous-$(PREVIOUS)
 upgrade: ## a chaos campaign in which the program of PREVIOUS=COMMIT and the present one take turns; it ends with the present one
 	$(GO) run ./test/chaos -previous bin/previous-$(PREVIOUS) $(CHAOS)
 
-release: ## binaries, plugin, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/; SIGNING_KEY=FILE signs them, REGISTRY=registry.example/PATH gets image and chart
+release: ## binaries, plugin, image, SBOMs, chart and checksums of VERSION=v1.2.3 (default: git describe) in dist/; SIGNING_KEY=FILE signs them, REGISTRY=registry.example/PATH gets image and chart, PLUGINS=darwin/arm64 limits the plugin's platforms
 	@echo "building for five platforms, and Helm (12 minutes on two cores the first time, later half a minute)"
 	rm -rf dist
-	cd build/release && $(GO) run . -source ../.. -out ../../dist -version '$(VERSION)' -key '$(if $(SIGNING_KEY),$(abspath $(SIGNING_KEY)))' -push '$(REGISTRY)'
+	cd build/release && $(GO) run . -source ../.. -out ../../dist -version '$(VERSION)' -key '$(if $(SIGNING_KEY),$(abspath $(SIGNING_KEY)))' -push '$(REGISTRY)' $(if $(PLUGINS),-plugins '$(PLUGINS)')
 
 release-check: ## build a release twice, at different places, compare all bytes, and read it back
 	@echo "building two releases (15 minutes on two cores the first time, later two)"

@@ -334,6 +334,10 @@ type Class struct {
 // Path returns the path of the rule in the policy, such as tenants[0].classes[1].
 func (c Class) Path() string { return c.path }
 
+// Sizes returns the bounds of the rule's volumes, with those of its tenant and the
+// defaults. A backend may have narrower ones.
+func (c Class) Sizes() VolumeSize { return VolumeSize{Min: c.size.min, Max: c.size.max} }
+
 // Quota bounds what a tenant or class rule may hold. Nil means no bound, 0
 // that none is allowed.
 type Quota struct {

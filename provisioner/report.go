@@ -49,6 +49,11 @@ func (s Selected) Includes(namespace, claim string) bool {
 	return (s.Namespace == "" || s.Namespace == namespace) && (s.Claim == "" || s.Claim == claim) && (s.Namespaces == nil || s.Namespaces.Has(namespace))
 }
 
+// ParkedClaims lists the claims that cannot get a new volume now.
+func (r *reports) ParkedClaims() []parking.Parked[*corev1.PersistentVolumeClaim] {
+	return r.parkedClaims.lot.List()
+}
+
 // ReportClaims takes one snapshot of each owner, so the parts may be moments apart.
 func (r *reports) ReportClaims(selected Selected) statusreport.Claims {
 	var parked []parking.Parked[*corev1.PersistentVolumeClaim]

@@ -27,14 +27,16 @@ var platforms = []string{"amd64", "arm64"}
 // target is a binary of the release.
 type target struct{ program, pkg, system, architecture string }
 
-// targets returns the binaries of the program, and those of the kubectl plugin, which runs on
-// machines of people.
-func targets() []target {
+// pluginPlatforms are those of the kubectl plugin, which runs on machines of people.
+const pluginPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64"
+
+// targets returns the binaries of the program, and those of the plugin.
+func (s source) targets() []target {
 	var all []target
 	for _, architecture := range platforms {
 		all = append(all, target{program, ".", "linux", architecture})
 	}
-	for _, platform := range []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"} {
+	for _, platform := range s.plugins {
 		system, architecture, _ := strings.Cut(platform, "/")
 		all = append(all, target{plugin, "./cmd/" + plugin, system, architecture})
 	}
@@ -72,7 +74,7 @@ func build(ctx context.Context, s source, out string, by *signer) error {
 	}
 	binaries := map[string]string{}
 	archives := map[target]string{}
-	for _, t := range targets() {
+	for _, t := range s.targets() {
 		path := filepath.Join(out, s.binary(t))
 		if err := compile(ctx, s, t, path); err != nil {
 			return err

@@ -29,11 +29,11 @@ spec:
     moves and lists its volumes.
   platforms:
 `, s.version, homepage)
-	for _, t := range targets() {
-		path, ok := archives[t]
-		if !ok || t.program != plugin {
+	for _, t := range s.targets() {
+		if t.program != plugin {
 			continue
 		}
+		path := archives[t]
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err

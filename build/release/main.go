@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -21,9 +22,11 @@ func main() {
 	version := flag.String("version", "", "such as v0.1.0; default is what git describe says, else "+development)
 	key := flag.String("key", "", "`file` with the private key that signs the checksums; default is no signature")
 	registry := flag.String("push", "", "`place` in a registry, such as registry.example/storage, that gets the image and the chart; default is none")
+	plugins := flag.String("plugins", pluginPlatforms, "`platforms` of the kubectl plugin")
 	flag.Parse()
 
 	source, err := readSource(ctx, *directory, *version)
+	source.plugins = strings.Split(*plugins, ",")
 	var by *signer
 	if err == nil {
 		by, err = readSigner(*key)

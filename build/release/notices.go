@@ -21,7 +21,7 @@ var isNotice = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)`)
 func readNotices(ctx context.Context, s source) ([]byte, error) {
 	directories := map[string]string{}
 	var names []string
-	for _, t := range targets() {
+	for _, t := range s.targets() {
 		listed, err := run(ctx, s.directory, t.environment(),
 			"go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{"\t"}}{{.Dir}}{{end}}{{end}}`, t.pkg)
 		if err != nil {

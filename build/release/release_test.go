@@ -36,7 +36,7 @@ func TestRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := source{directory: root, version: testVersion, commit: strings.Repeat("12", 20), time: time.Unix(1795341600, 0).UTC()}
+	s := source{directory: root, version: testVersion, commit: strings.Repeat("12", 20), time: time.Unix(1795341600, 0).UTC(), plugins: strings.Split(pluginPlatforms, ",")}
 	out := t.TempDir()
 	by, public := newSigner(t)
 	if err := build(t.Context(), s, out, by); err != nil {
@@ -67,7 +67,7 @@ func TestRelease(t *testing.T) {
 	t.Run("checksums", func(t *testing.T) { checkChecksums(t, out) })
 	t.Run("signature", func(t *testing.T) { checkSignature(t, out, public) })
 	t.Run("signature of the image", func(t *testing.T) { checkImageSignature(t, out, s.artifact("-image"), public) })
-	for _, target := range targets() {
+	for _, target := range s.targets() {
 		binary := filepath.Join(out, s.binary(target))
 		t.Run("archive of "+filepath.Base(binary), func(t *testing.T) { binary = checkArchive(t, binary, target) })
 		t.Run("binary "+filepath.Base(binary), func(t *testing.T) { checkBinary(t, binary, target, s, root) })

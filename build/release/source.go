@@ -33,6 +33,8 @@ type source struct {
 	commit string
 	// time is the modification time of every file of the release.
 	time time.Time
+	// plugins are the platforms of the kubectl plugin, as SYSTEM/ARCHITECTURE.
+	plugins []string
 }
 
 // readSource asks git for what is not given. $SOURCE_DATE_EPOCH replaces the

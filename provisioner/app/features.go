@@ -3,14 +3,19 @@ package app
 import (
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/tenantstatus"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/tracing"
 )
 
@@ -164,4 +169,56 @@ func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
 		t.reportMoved(name)
 	}
 	return lifecycle, err
+}
+
+// newTenantStatuses makes a term's controller of the tenants' own objects.
+func (e *elector) newTenantStatuses(t *term) *tenantstatus.Controller {
+	return tenantstatus.New(tenantstatus.Options{
+		Objects:     tenantstatus.NewStored(e.metadataClient, e.options.ProvisionerName),
+		Policy:      e.policy.Load,
+		Usage:       t.provisioner.Ledger().Usage,
+		Waiting:     t.waitingForTenants,
+		Namespaces:  e.factory.Core().V1().Namespaces().Lister(),
+		Tell:        func(message string) { e.tell(corev1.EventTypeWarning, "TenantStatusNotKept", message) },
+		Board:       t.board,
+		Monitor:     e.monitor,
+		MaxWorkTime: e.maxWorkTime,
+		Logger:      e.logger,
+	})
+}
+
+// waitingForTenants lists the tenants' objects that cannot continue, with what their events
+// say.
+func (t *term) waitingForTenants() []tenantstatus.Waiting {
+	claims := t.provisioner.ParkedClaims()
+	for i, one := range claims {
+		if one.State == parking.Failing {
+			// The library has written this event.
+			claims[i].EventReason, claims[i].Event = "ProvisioningFailed", one.Message
+		}
+	}
+	all := waitingAs("PersistentVolumeClaim", claims)
+	all = append(all, waitingAs("PersistentVolumeClaim", t.importer.Parked().List())...)
+	all = append(all, waitingAs("PersistentVolumeClaim", t.expander.Parked().List())...)
+	for _, one := range waitingAs("VolumeSnapshot", t.snapshots.Parked().List()) {
+		// Contents are the administrators'.
+		if one.Namespace != "" {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// waitingAs leaves out what only waits for its turn, or for another program.
+func waitingAs[T metav1.Object](kind string, parked []parking.Parked[T]) []tenantstatus.Waiting {
+	var all []tenantstatus.Waiting
+	for _, one := range parked {
+		if one.State != parking.Waiting && one.State != parking.Left {
+			all = append(all, tenantstatus.Waiting{
+				Namespace: one.Object.GetNamespace(), Kind: kind, Name: one.Object.GetName(),
+				State: string(one.State), Reason: one.EventReason, Message: one.Event, Since: metav1.NewTime(one.Since),
+			})
+		}
+	}
+	return all
 }

@@ -41,6 +41,8 @@ type Options struct {
 	// CSITrustParameters lets callers of CreateVolume name the namespace and the
 	// StorageClass of a volume that no claim asks for.
 	CSITrustParameters bool
+	// TenantStatus keeps a TenantStatus in each namespace of a tenant.
+	TenantStatus bool
 	// AttacherTimeout is how long VolumeAttachments may wait without a call from the
 	// csi-attacher of this pod, before a leader hands over; zero means for ever.
 	AttacherTimeout time.Duration
@@ -112,6 +114,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CSIEndpoint, "csi-endpoint", "", "`endpoint` of the CSI driver's controller for the sidecars of this pod, such as unix:///csi/csi.sock; default is none")
 	flags.BoolVar(&o.CSITrustParameters, "csi-trust-parameters", false, "let anyone who reaches --csi-endpoint make volumes for any namespace, for orchestrators without claims and the tests of the specification; needs rights over claims that only the component csi-trust-parameters gives")
 	flags.DurationVar(&o.AttacherTimeout, "csi-attacher-timeout", 5*time.Minute, "how long VolumeAttachments may wait without a call from the pod's csi-attacher, before a leader hands over to another replica; 0 means for ever")
+	flags.BoolVar(&o.TenantStatus, "tenant-status", false, "keep a TenantStatus in each namespace of a tenant; needs the component tenant-status")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
 	flags.DurationVar(&o.RenewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew before it stops")

@@ -236,6 +236,9 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	t.auditor = e.newAuditor(t)
 	t.pods = &pods{replica: e.replica}
 	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}, t.pods}
+	if e.options.TenantStatus {
+		t.features = append(t.features, e.newTenantStatuses(t))
+	}
 	if t.sidecars = e.newCSI(work, termCtx, t, handOver); t.sidecars != nil {
 		t.features = append(t.features, t.sidecars)
 	}

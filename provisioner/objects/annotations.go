@@ -81,12 +81,17 @@ const (
 	AnnotationBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
 )
 
-// LabelManagedBy marks the program's Secrets, so that it never touches another.
+// LabelManagedBy marks the program's Secrets and TenantStatuses, so that it never touches
+// another.
 const (
 	LabelManagedBy  = "app.kubernetes.io/managed-by"
 	ManagedBy       = "standalone-cinder"
 	AnnotationForPV = Prefix + "persistent-volume"
 )
+
+// AnnotationContentDigest identifies the content of a TenantStatus, so that a new leader
+// need not read and write all of them.
+const AnnotationContentDigest = Prefix + "content-digest"
 
 // AnnotationSharedBy marks a Secret shared by a backend's volumes, with the backend's
 // name. A single volume's Secret never carries it.

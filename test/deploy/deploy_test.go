@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -97,27 +98,7 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var own []byte
-	for _, document := range bytes.Split(rendered, []byte("---\n")) {
-		source, content, _ := strings.Cut(string(document), "\n")
-		if source != "# Source: standalone-cinder/templates/csi.yaml" {
-			continue
-		}
-		if len(own) > 0 {
-			own = append(own, "---\n"...)
-		}
-		own = append(own, helmOnly.ReplaceAllString(content, "")...)
-	}
-	path := Path("components", "csi", "csi.yaml")
-	if *update {
-		if err := os.WriteFile(path, own, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	content, err := os.ReadFile(path)
-	if err != nil || !bytes.Equal(content, own) {
-		t.Errorf("%s is not what the chart renders (%v); run go test ./test/deploy -update", path, err)
-	}
+	compareFile(t, rendered, "csi.yaml", "csi")
 	policies := func(objects []*unstructured.Unstructured) map[string]string {
 		found := map[string]string{}
 		for _, object := range objects {
@@ -149,6 +130,63 @@ func TestComponentOfModeCSIIsTheChart(t *testing.T) {
 		if selector, err := metav1.LabelSelectorAsSelector(replicas.Spec.Selector); err != nil || selector.Matches(labels.Set(pod.Labels)) {
 			t.Errorf("what selects the replicas selects the pods of the nodes, too (%v)", err)
 		}
+	}
+}
+
+// compareFile compares the file of a component with what the chart makes of the template
+// of that name.
+func compareFile(t *testing.T, rendered []byte, name, component string) {
+	t.Helper()
+	var own []byte
+	for _, document := range bytes.Split(rendered, []byte("---\n")) {
+		source, content, _ := strings.Cut(string(document), "\n")
+		if source != "# Source: standalone-cinder/templates/"+name {
+			continue
+		}
+		if len(own) > 0 {
+			own = append(own, "---\n"...)
+		}
+		own = append(own, helmOnly.ReplaceAllString(content, "")...)
+	}
+	path := Path("components", component, name)
+	if *update {
+		if err := os.WriteFile(path, own, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || len(own) == 0 || !bytes.Equal(content, own) {
+		t.Errorf("%s is not what the chart renders (%v); run go test ./test/deploy -update", path, err)
+	}
+}
+
+// TestComponentOfTenantStatusIsTheChart: a tenant may read the objects, and the program may
+// write them, without a right on anything else.
+func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "tenantStatus.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareFile(t, rendered, "tenantstatus.yaml", "tenant-status")
+	found := map[string]string{}
+	for _, object := range overlay(t, "tenant-status") {
+		if object.GetKind() != "ClusterRole" || object.GetName() == Release {
+			continue
+		}
+		role := &rbacv1.ClusterRole{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, role, true); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			found[role.Name] += fmt.Sprint(rule.APIGroups, rule.Resources, rule.Verbs)
+		}
+	}
+	want := map[string]string{
+		Release + "-tenant-status":        "[standalone-cinder.openstack.org] [tenantstatuses] [list create patch delete]",
+		Release + "-tenant-status-reader": "[standalone-cinder.openstack.org] [tenantstatuses] [get list watch]",
+	}
+	if !maps.Equal(found, want) {
+		t.Errorf("the roles are %v, want %v", found, want)
 	}
 }
 
@@ -241,6 +279,7 @@ func TestComponents(t *testing.T) {
 		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
 		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
 		"csi":                {"--set", "csi.enabled=true"},
+		"tenant-status":      {"--set", "tenantStatus.enabled=true"},
 		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
 		// Each of these changes the container, two of them its arguments.
 		"extra-ca noauth web-config": {"--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
@@ -285,6 +324,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"a variable twice":                {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAMESPACE"), "extraEnv: the chart sets POD_NAMESPACE itself"},
 		"the pod's name twice":            {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAME"), "extraEnv: the chart sets POD_NAME itself"},
 		"callers to be trusted":           {append(slices.Clone(existing), "--set", "extraArgs={--csi-trust-parameters}"), "extraArgs: --csi-trust-parameters needs rights that the chart does not give"},
+		"tenants' objects by a flag":      {append(slices.Clone(existing), "--set", "extraArgs={--tenant-status}"), "extraArgs: the chart sets --tenant-status itself"},
 		"an endpoint of the driver":       {append(slices.Clone(existing), "--set", "extraArgs={--csi-endpoint=unix:///x}"), "extraArgs: the chart sets --csi-endpoint itself"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
 		// What helm upgrade --reuse-values has of a chart without them.

@@ -165,6 +165,25 @@ func (s *Suite) AllowCSINodes(ctx context.Context, provisioner string) error {
 	return s.patchPolicies(ctx, account)
 }
 
+// AllowTenantStatus installs the component tenant-status of the manifests, for an
+// installation's account, too.
+func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error {
+	if _, err := s.account(ctx, provisioner); err != nil {
+		return err
+	}
+	file := filepath.Join("deploy", "components", "tenant-status", "tenantstatus.yaml")
+	if err := s.ApplyFile(ctx, file); err != nil {
+		return err
+	}
+	account := Account(provisioner)
+	_, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: account + "-tenant-status"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: ServiceAccount + "-tenant-status"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
 func (s *Suite) component(file string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
 }

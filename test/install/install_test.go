@@ -51,8 +51,9 @@ func TestInstall(t *testing.T) {
 			"https://keystone.example:5000/v3", sim.KeystoneURL(),
 			"REPLACE-WITH-ITS-ID", credential.ID,
 			"REPLACE-WITH-ITS-SECRET", credential.Secret,
-			// make release-check pushes to a registry and reads it back.
-			" REGISTRY=registry.example", "",
+			// make release-check pushes to a registry and reads it back, and builds the
+			// plugin for all systems.
+			" REGISTRY=registry.example", " PLUGINS=linux/amd64",
 		),
 		Log: t.Logf,
 	}

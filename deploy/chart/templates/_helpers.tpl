@@ -100,6 +100,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-node" (include "standalone-cinder.fullname" .)) .Values.csi.node.namespace }}
 {{- end }}
 
+{{/* The schema of a quota in a TenantStatus. */}}
+{{- define "standalone-cinder.quotaSchema" -}}
+type: object
+properties:
+  {{- range list "volumes" "gigabytes" "snapshots" "snapshotGigabytes" }}
+  {{ . }}: {type: object, required: [used], properties: {used: {type: integer, format: int64, minimum: 0}, hard: {type: integer, format: int64, minimum: 0}}}
+  {{- end }}
+{{- end }}
+
 {{/* A list of strings in CEL. */}}
 {{- define "standalone-cinder.celList" -}}
 [{{ range $i, $text := . }}{{ if $i }}, {{ end }}{{ squote $text }}{{ end }}]

@@ -9,6 +9,8 @@ const (
 	maxText = 512
 	// maxMessage bounds messages kept or written to events, in bytes.
 	maxMessage = 1024
+	// maxSummary bounds messages of which many are kept in one object, in bytes.
+	maxSummary = 256
 )
 
 // mark ends a truncated text. No name or ID contains it, so a truncated name matches
@@ -23,6 +25,9 @@ func IsCut[T ~string](text T) bool { return strings.HasSuffix(string(text), mark
 
 // Message bounds a message that may repeat texts of tenants' objects or of servers.
 func Message(message string) string { return cut(message, maxMessage) }
+
+// Summary bounds a message of which many are kept in one object.
+func Summary(message string) string { return cut(message, maxSummary) }
 
 // cut copies what it keeps, so that the whole text can be freed.
 func cut[T ~string](text T, most int) T {

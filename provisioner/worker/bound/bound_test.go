@@ -26,4 +26,7 @@ func TestOnlyWhatIsTooLongIsCut(t *testing.T) {
 	if got := Message(strings.Repeat("x", 1<<20)); len(got) != maxMessage {
 		t.Errorf("a message has %d bytes", len(got))
 	}
+	if got := Summary(strings.Repeat("x", 1<<20)); len(got) != maxSummary {
+		t.Errorf("a summary has %d bytes", len(got))
+	}
 }

@@ -158,6 +158,9 @@ type Parked[T metav1.Object] struct {
 	// Reason and Message are those of the last message to the author. If failures of the
 	// object are noted, Reason is empty and Message is the last one.
 	Reason, Message string
+	// EventReason and Event are those of the last event about the object, which is what
+	// its author knows; empty if there was none.
+	EventReason, Event string
 	// Since is when the wait for this reason began.
 	Since time.Time
 }
@@ -169,6 +172,7 @@ func (l *Lot[T]) List() []Parked[T] {
 	all := make([]Parked[T], 0, len(l.parked))
 	for uid, p := range l.parked {
 		one, told := Parked[T]{Object: p.object, State: p.reason, Since: p.since}, l.reported[uid]
+		one.EventReason, one.Event = told.reason, told.message
 		switch {
 		case p.reason == Waiting:
 		case p.reason == Failing && told.failure != "":

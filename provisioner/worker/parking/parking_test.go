@@ -133,3 +133,23 @@ func TestTheListSaysWhySinceWhen(t *testing.T) {
 		step("another object of that UID", `failing  "new" after 8m0s`, func() { lot.Forget("c"); lot.NoteFailure("c", "new"); park(Failing) })
 	})
 }
+
+// TestTheListSaysWhatTheEventSaid: numbers that are no news reach no event.
+func TestTheListSaysWhatTheEventSaid(t *testing.T) {
+	lot := NewLot[*corev1.PersistentVolumeClaim]()
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { lot.Park(claim("c"), Waiting) }, `"" ""`},
+		{func() { lot.IsNews("c", "Full", "3 of 2", true); lot.Park(claim("c"), Denied) }, `"Full" "3 of 2"`},
+		{func() { lot.IsNews("c", "Full", "9 of 2", true) }, `"Full" "3 of 2"`},
+		{func() { lot.NoteFailure("c", "HTTP 500"); lot.Park(claim("c"), Failing) }, `"Full" "3 of 2"`},
+		{func() { lot.IsNews("c", "NoTenant", "none", false) }, `"NoTenant" "none"`},
+	} {
+		step.do()
+		if one := lot.List()[0]; fmt.Sprintf("%q %q", one.EventReason, one.Event) != step.want {
+			t.Errorf("the event is %q %q, want %s", one.EventReason, one.Event, step.want)
+		}
+	}
+}
