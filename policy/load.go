@@ -1,12 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 
@@ -15,15 +15,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/hints"
 )
 
-// Load reads a policy file and parses it; see Parse. An unreadable file gives the
-// filesystem's error, one with mistakes an ErrorList.
-func Load(file string, protocols mapping.Protocols) (*Policy, error) {
-	f, err := os.Open(file)
+// Load reads a policy file, or a directory of them, and parses it; see Parse. An unreadable
+// file gives the filesystem's error, one with mistakes an ErrorList.
+func Load(path string, protocols mapping.Protocols) (*Policy, error) {
+	files, err := ReadFiles(path)
 	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
+		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // Nothing was written.
-	return Read(f, file, protocols)
+	return ParseFiles(files, path, protocols)
 }
 
 // Read parses a policy from an open file or stream; see Parse.
@@ -39,11 +38,11 @@ func Read(r io.Reader, source string, protocols mapping.Protocols) (*Policy, err
 // and relative file names start from its directory. The protocols are those that mappings
 // may name. The error is an ErrorList of every mistake.
 func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, error) {
-	d := newDocument(source)
-	p := &Policy{Source: source}
-	if !d.Read(data, p) {
-		return nil, d.Errors()
-	}
+	return ParseFiles(Files{{Text: data}}, source, protocols)
+}
+
+// finish checks a policy that was read, and fills in its defaults.
+func (p *Policy) finish(d *document.Document, protocols mapping.Protocols) (*Policy, error) {
 	p.positions = d.Positions()
 	p.index = newIndex(p)
 	p.inherit(d, protocols)
@@ -54,7 +53,7 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	p.index.addNamespaces(p.Tenants)
 	p.prepareScopes()
 	p.Warnings = d.Warnings()
-	p.revision, p.text = RevisionOf(data), data
+	p.revision = p.files.Revision()
 	return p, nil
 }
 
@@ -82,7 +81,8 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 	}
 	p, err := Parse(embedded.Text, source, protocols)
 	if err == nil {
-		p.revision, p.text = RevisionOf(embedded.Content), embedded.Content
+		p.files = Files{{Text: embedded.Content}}
+		p.revision = p.files.Revision()
 		p.Manifest = Manifest{embedded.Namespace, embedded.Name}
 	}
 	return p, err
@@ -96,12 +96,12 @@ func RevisionOf(data []byte) string {
 }
 
 // ResolveFile returns the path of a file that the policy names. Relative names
-// start from the directory of the policy file.
+// start from the directory of the policy's files.
 func (p *Policy) ResolveFile(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
-	return filepath.Join(filepath.Dir(p.Source), name)
+	return filepath.Join(cmp.Or(p.directory, filepath.Dir(p.Source)), name)
 }
 
 // Error is one mistake in a policy file, or one remark about it.
@@ -110,9 +110,6 @@ type Error = document.Error
 // ErrorList is all mistakes in a policy file. Load and Parse return it as their
 // error, which errors.As finds.
 type ErrorList = document.ErrorList
-
-// MaxFileSize is the largest size of a file, in bytes.
-const MaxFileSize = document.MaxSize
 
 // FieldPath returns the path of a key in the value at path, as errors write it.
 func FieldPath(path, key string) string { return document.Child(path, key) }

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"time"
 
@@ -36,9 +38,9 @@ func (p Place) String() string { return fmt.Sprintf("ConfigMap %s/%s", p.Namespa
 type Installation interface {
 	// Held reads what the ConfigMap holds.
 	Held(ctx context.Context) (Held, error)
-	// Write replaces what was read. It fails if the ConfigMap has changed since. A dry run
-	// only asks whether it could.
-	Write(ctx context.Context, held Held, text []byte, dryRun bool) error
+	// Write gives keys the texts, and removes those without one. It fails if the ConfigMap
+	// has changed since it was read. A dry run only asks whether it could.
+	Write(ctx context.Context, held Held, texts map[string][]byte, dryRun bool) error
 	// Replicas asks every replica.
 	Replicas(ctx context.Context) ([]Replica, error)
 	// Existing and CSI read what exists in the cluster.
@@ -50,8 +52,8 @@ type Installation interface {
 type Held struct {
 	// UID and Version identify what was read.
 	UID, Version string
-	// Text is the policy; nil if the ConfigMap lacks the key.
-	Text []byte
+	// Files are what it has under its keys, sorted by them.
+	Files policy.Files
 	// Manager is the tool that owns the ConfigMap, as far as its labels tell.
 	Manager string
 }
@@ -59,6 +61,8 @@ type Held struct {
 // Replica is what a replica says of the policy.
 type Replica struct {
 	Pod string `json:"pod"`
+	// File is where it reads the policy; empty if it does not say so.
+	File string `json:"-"`
 	// Revision is the one in force.
 	Revision string `json:"revision,omitempty"`
 	// Refused is the revision that the replica has refused, for the reasons Why.
@@ -91,11 +95,14 @@ const (
 func newApplyCommand(from Options) *cobra.Command {
 	options := applyOptions{Options: from}
 	cmd := &cobra.Command{
-		Use:   "apply FILE",
+		Use:   "apply FILE|DIRECTORY",
 		Short: "Put a policy into force, and wait until every replica runs it",
 		Long: `Check FILE as policy check --kubeconfig --against does, show who gains and loses
 compared with the policy in the ConfigMap, write it there, and wait until every replica
 runs it. FILE may be the manifest of a ConfigMap; - is standard input.
+
+The files of a DIRECTORY become the keys of the ConfigMap, and all other keys go. That
+needs replicas whose --policy is a directory. A ConfigMap holds 1 MiB.
 
 The command writes in one request, and only if nobody has changed the ConfigMap since it
 was read. If the command is stopped, run it again, and it continues.
@@ -215,7 +222,7 @@ func (a *applying) steps(cmd *cobra.Command) error {
 	if !a.result.Check.Valid {
 		return a.tellCheck()
 	}
-	if err := a.checkManifest(); err != nil {
+	if err := a.checkFits(); err != nil {
 		return err
 	}
 	var err error
@@ -235,6 +242,9 @@ func (a *applying) steps(cmd *cobra.Command) error {
 		return err
 	}
 	a.tellChanges(earlier)
+	if err := a.checkRead(ctx); err != nil {
+		return err
+	}
 	if err := a.write(ctx); err != nil {
 		return err
 	}
@@ -244,8 +254,23 @@ func (a *applying) steps(cmd *cobra.Command) error {
 	return a.await(ctx)
 }
 
-// checkManifest returns an error if the file is the manifest of another ConfigMap.
-func (a *applying) checkManifest() error {
+// several reports whether the policy is that of a directory.
+func (a *applying) several() bool { return a.p.Files()[0].Name != "" }
+
+// checkFits returns an error if the file is the manifest of another ConfigMap, or if the
+// files fit into none.
+func (a *applying) checkFits() error {
+	size := 0
+	for _, file := range a.p.Files() {
+		size += len(file.Text)
+	}
+	if size > policy.MaxFileSize {
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("the files of %s have %d bytes, but a ConfigMap holds at most %d; split them among several ConfigMaps with kubectl, and let replicas mount all of these in the directory of --policy (policy.moreConfigMaps in the chart)",
+			a.result.Check.Source, size, policy.MaxFileSize)}
+	}
+	if a.several() && a.Key != policy.MountedKey {
+		return usageError("--key is for one file; the files of a directory are keys by their own names")
+	}
 	of := a.p.Manifest
 	if of.Name == "" || of.Name == a.ConfigMap && (of.Namespace == "" || of.Namespace == a.Namespace) {
 		return nil
@@ -269,13 +294,27 @@ func (a *applying) tellCheck() error {
 	return a.result.Check.outcome(failOnErrors)
 }
 
+// read returns what replicas read of a ConfigMap; nil if that is nothing.
+func (a *applying) read(held Held) policy.Files {
+	if a.several() {
+		return held.Files
+	}
+	for _, file := range held.Files {
+		if file.Name == a.Key {
+			return policy.Files{{Text: file.Text}}
+		}
+	}
+	return nil
+}
+
 // earlier parses the policy that the ConfigMap holds; nil if there is none.
 func (a *applying) earlier() *policy.Policy {
-	if a.held.Text == nil {
+	held := a.read(a.held)
+	if held == nil {
 		return nil
 	}
-	a.result.Before = policy.RevisionOf(a.held.Text)
-	earlier, err := policy.Parse(a.held.Text, a.Place.String(), a.Protocols)
+	a.result.Before = held.Revision()
+	earlier, err := policy.ParseFiles(held, a.Place.String(), a.Protocols)
 	if err != nil && !errors.As(err, &a.result.BeforeErrors) {
 		a.result.BeforeErrors = policy.ErrorList{{Source: a.Place.String(), Message: err.Error()}}
 	}
@@ -298,7 +337,10 @@ func (a *applying) reviewed(ctx context.Context, earlier *policy.Policy) (*clust
 // tellChanges prints what changes.
 func (a *applying) tellChanges(earlier *policy.Policy) {
 	switch {
-	case a.held.Text == nil:
+	case len(a.held.Files) == 0 && a.several():
+		a.tell("%s holds no policy", a.Place)
+		return
+	case a.result.Before == "":
 		a.tell("%s holds no policy under the key %s", a.Place, a.Key)
 		return
 	case earlier == nil:
@@ -318,14 +360,15 @@ func (a *applying) tellChanges(earlier *policy.Policy) {
 // write writes the ConfigMap, or asks whether it could, unless it holds the policy already.
 func (a *applying) write(ctx context.Context) error {
 	revision := a.p.Revision()
-	if a.held.Text != nil && a.result.Before == revision {
+	texts := a.texts()
+	if len(texts) == 0 {
 		a.tell("%s holds revision %s already", a.Place, revision)
 		return nil
 	}
 	if a.held.Manager != "" {
 		a.tell("%s is managed by %s, which will bring its own policy back: give it this one, too", a.Place, a.held.Manager)
 	}
-	if err := a.to.Write(ctx, a.held, a.p.Text(), a.dryRun); err != nil {
+	if err := a.to.Write(ctx, a.held, texts, a.dryRun); err != nil {
 		return &ExitError{Code: ExitFailed, Err: err}
 	}
 	if a.dryRun {
@@ -334,6 +377,51 @@ func (a *applying) write(ctx context.Context) error {
 	}
 	a.result.Written = true
 	a.tell("%s holds revision %s now (before: %s)", a.Place, revision, cmp.Or(a.result.Before, "none"))
+	return nil
+}
+
+// texts returns what to write by keys; nil for a key that goes.
+func (a *applying) texts() map[string][]byte {
+	files := a.p.Files()
+	if !a.several() {
+		files = policy.Files{{Name: a.Key, Text: files[0].Text}}
+	}
+	texts := map[string][]byte{}
+	for _, file := range files {
+		texts[file.Name] = file.Text
+	}
+	for _, held := range a.held.Files {
+		switch text, stays := texts[held.Name]; {
+		case stays && bytes.Equal(text, held.Text):
+			delete(texts, held.Name)
+		case !stays && a.several():
+			texts[held.Name] = nil
+			a.tell("the key %s goes, because %s has no such file", held.Name, a.result.Check.Source)
+		}
+	}
+	return texts
+}
+
+// checkRead returns an error if replicas read one file of the ConfigMap but are given
+// several, or read all of its files but are given one of them.
+func (a *applying) checkRead(ctx context.Context) error {
+	if !a.several() && len(a.held.Files) < 2 {
+		return nil
+	}
+	replicas, err := a.to.Replicas(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // Whoever waits for the replicas is told.
+	}
+	for _, r := range replicas {
+		name := path.Base(r.File)
+		switch file := name == a.Key || policy.IsFileName(name); {
+		case r.File == "" || file != a.several():
+		case file:
+			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads one file, %s, and %s has several; first run the replicas with the directory as their --policy (policy.directory in the chart)", r.Pod, r.File, a.result.Check.Source)}
+		case len(a.held.Files) > 1:
+			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads all keys of %s, which has %d; give a directory with all files of the policy", r.Pod, a.Place, len(a.held.Files))}
+		}
+	}
 	return nil
 }
 
@@ -385,10 +473,11 @@ func (a *applying) look(ctx context.Context) ([]Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	if held.Text == nil {
+	found := a.read(held)
+	if found == nil {
 		return nil, &replacedError{place: a.Place.String()}
 	}
-	if now := policy.RevisionOf(held.Text); now != a.p.Revision() {
+	if now := found.Revision(); now != a.p.Revision() {
 		return nil, &replacedError{a.Place.String(), now}
 	}
 	return a.to.Replicas(ctx)

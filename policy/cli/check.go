@@ -286,10 +286,14 @@ func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "error"))}
 }
 
-// readPolicy reads a policy, or a ConfigMap with it; - is standard input.
+// readPolicy reads a policy, a directory of its files, or a ConfigMap with it; - is standard
+// input.
 func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*policy.Policy, error) {
 	if file == "-" {
 		return policy.ReadManifest(stdin, stdinName, protocols)
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return policy.Load(file, protocols)
 	}
 	f, err := os.Open(file)
 	if err != nil {
