@@ -32,6 +32,8 @@ type File struct {
 	// Name is its name in the directory; empty if the policy is only this file.
 	Name string
 	Text []byte
+	// Source is how messages call it; empty if they call it by its name in the directory.
+	Source string
 }
 
 // Files are what a policy is read from: one file without a name, or those of a directory in
@@ -108,7 +110,7 @@ func readNow(path, directory string) (Files, error) {
 		if size += len(text); size > MaxSize {
 			return nil, ErrorList{{Source: path, Message: fmt.Sprintf("the files are larger than %d MiB together; make the policy smaller", MaxSize>>20)}}
 		}
-		files = append(files, File{name, text})
+		files = append(files, File{Name: name, Text: text})
 	}
 	if len(files) == 0 {
 		mistakes = append(mistakes, Error{Source: path, Message: "the directory has no policy; put files into it whose names end in .yaml or .yml"})
@@ -183,7 +185,7 @@ func DecodeFiles(text []byte) Files {
 	}
 	files := make(Files, len(encoded))
 	for i, file := range encoded {
-		files[i] = File{file.Name, []byte(file.Text)}
+		files[i] = File{Name: file.Name, Text: []byte(file.Text)}
 	}
 	return files
 }
@@ -196,7 +198,7 @@ func ParseFiles(files Files, source string, protocols mapping.Protocols) (*Polic
 	for _, file := range files {
 		if file.Name != "" {
 			p.directory, p.APIVersion, p.Kind = source, "", ""
-			d.Join(filepath.Join(source, file.Name))
+			d.Join(cmp.Or(file.Source, filepath.Join(source, file.Name)))
 		}
 		if !d.Read(file.Text, p) {
 			readable = false

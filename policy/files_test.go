@@ -145,8 +145,8 @@ func TestWarningsNameTheirFiles(t *testing.T) {
 func TestAliasesAreBoundedTogether(t *testing.T) {
 	bomb := header + "tenants: [{classes: &c [&k {storageClasses: [" + strings.Repeat("x,", 100) + "]}, " + strings.Repeat("*k,", 50) + "]}, " + strings.Repeat("{classes: *c},", 10) + "]\n"
 	var files Files
-	for i := range 20 {
-		files = append(files, File{fmt.Sprintf("%02d.yaml", i), []byte(bomb)})
+	for i := range 10 {
+		files = append(files, File{Name: fmt.Sprintf("%02d.yaml", i), Text: []byte(bomb)})
 	}
 	if _, err := Parse([]byte(bomb), "alone.yaml", protocols()); err == nil || strings.Contains(err.Error(), "expands") {
 		t.Errorf("alone: %.300v", err)
@@ -157,20 +157,20 @@ func TestAliasesAreBoundedTogether(t *testing.T) {
 }
 
 func TestRevisionOfFiles(t *testing.T) {
-	one := Files{{"a.yaml", []byte("1")}, {"b.yaml", []byte("2")}}
+	one := Files{{Name: "a.yaml", Text: []byte("1")}, {Name: "b.yaml", Text: []byte("2")}}
 	for name, other := range map[string]Files{
-		"another text":   {{"a.yaml", []byte("1")}, {"b.yaml", []byte("3")}},
-		"another name":   {{"a.yaml", []byte("1")}, {"c.yaml", []byte("2")}},
-		"joined":         {{"a.yaml", []byte("12")}, {"b.yaml", nil}},
-		"one more":       {{"a.yaml", []byte("1")}, {"b.yaml", []byte("2")}, {"c.yaml", nil}},
-		"one less":       {{"a.yaml", []byte("1")}},
-		"the whole text": {{"", []byte("12")}},
+		"another text":   {{Name: "a.yaml", Text: []byte("1")}, {Name: "b.yaml", Text: []byte("3")}},
+		"another name":   {{Name: "a.yaml", Text: []byte("1")}, {Name: "c.yaml", Text: []byte("2")}},
+		"joined":         {{Name: "a.yaml", Text: []byte("12")}, {Name: "b.yaml", Text: nil}},
+		"one more":       {{Name: "a.yaml", Text: []byte("1")}, {Name: "b.yaml", Text: []byte("2")}, {Name: "c.yaml", Text: nil}},
+		"one less":       {{Name: "a.yaml", Text: []byte("1")}},
+		"the whole text": {{Name: "", Text: []byte("12")}},
 	} {
 		if one.Revision() == other.Revision() {
 			t.Errorf("%s: the same revision", name)
 		}
 	}
-	if alone := (Files{{"a.yaml", []byte("1")}}); alone.Revision() != RevisionOf([]byte("1")) {
+	if alone := (Files{{Name: "a.yaml", Text: []byte("1")}}); alone.Revision() != RevisionOf([]byte("1")) {
 		t.Error("the name of a single file counts")
 	}
 }
@@ -179,9 +179,9 @@ func TestRevisionOfFiles(t *testing.T) {
 func TestFilesAreEncodedAsOneText(t *testing.T) {
 	odd := []byte("\ufeffa: \"<&>\\\t\u2028\"\r\n")
 	for name, files := range map[string]Files{
-		"one":     {{"", odd}},
-		"several": {{"a.yaml", odd}, {"b.yaml", nil}},
-		"largest": {{"a.yaml", bytes.Repeat([]byte("\n"), MaxSize/2)}, {"b.yaml", bytes.Repeat([]byte{'"'}, MaxSize/2)}},
+		"one":     {{Name: "", Text: odd}},
+		"several": {{Name: "a.yaml", Text: odd}, {Name: "b.yaml", Text: nil}},
+		"largest": {{Name: "a.yaml", Text: bytes.Repeat([]byte("\n"), MaxSize/2)}, {Name: "b.yaml", Text: bytes.Repeat([]byte{'"'}, MaxSize/2)}},
 	} {
 		encoded := files.Encode()
 		if len(encoded) > MaxEncodedSize {
@@ -224,7 +224,7 @@ func TestAVolumeIsReadAsItIsAtOneTime(t *testing.T) {
 // TestNoReaderSeesAHalfUpdatedVolume: two contents take turns while they are read.
 func TestNoReaderSeesAHalfUpdatedVolume(t *testing.T) {
 	dir := directory(t, nil)
-	contents := [2]Files{{{"a.yaml", []byte("1")}, {"b.yaml", []byte("1")}}, {{"a.yaml", []byte("2")}, {"c.yaml", []byte("2")}}}
+	contents := [2]Files{{{Name: "a.yaml", Text: []byte("1")}, {Name: "b.yaml", Text: []byte("1")}}, {{Name: "a.yaml", Text: []byte("2")}, {Name: "c.yaml", Text: []byte("2")}}}
 	swap := func(n int) error {
 		now := fmt.Sprintf("..%d", n)
 		err := os.Mkdir(filepath.Join(dir, now), 0o700)
@@ -350,7 +350,7 @@ func split(t *testing.T, text []byte, random *rand.Rand) Files {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[n] = File{fmt.Sprintf("%d.yaml", n), part}
+		files[n] = File{Name: fmt.Sprintf("%d.yaml", n), Text: part}
 	}
 	return files
 }

@@ -60,30 +60,44 @@ func (p *Policy) finish(d *document.Document, protocols mapping.Protocols) (*Pol
 // MountedKey is the key of the ConfigMap that the Deployment's --policy names.
 const MountedKey = "policy.yaml"
 
-// ReadManifest reads a policy, or the ConfigMap manifest that holds it. Positions are
+// ReadManifest reads a policy, its encoded files, or the ConfigMap manifest that holds it. Positions are
 // those in the manifest, and the revision is the policy's, as the running program will
 // see it.
 func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
-	data, err := io.ReadAll(io.LimitReader(r, 4*MaxFileSize+1))
+	data, err := io.ReadAll(io.LimitReader(r, MaxEncodedSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if files := DecodeFiles(data); len(files) > 1 {
+		return ParseFiles(files, source, protocols)
 	}
 	embedded, err := document.Embedding(data, Kind)
 	switch {
 	case err != nil:
 		return nil, ErrorList{{Source: source, Message: err.Error()}}
-	case embedded == nil:
+	case len(embedded) == 0:
 		return Parse(data, source, protocols)
-	case embedded.Key != MountedKey:
-		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded.Key, MountedKey)}}
-	case len(embedded.Content) > MaxFileSize || embedded.Text == nil:
-		source, embedded.Text = fmt.Sprintf("%s (data[%q])", source, embedded.Key), embedded.Content
+	case len(embedded) == 1 && embedded[0].Key != MountedKey:
+		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded[0].Key, MountedKey)}}
 	}
-	p, err := Parse(embedded.Text, source, protocols)
+	var placed, files Files
+	for _, value := range embedded {
+		file := File{Name: value.Key, Text: value.Text, Source: source}
+		if len(value.Content) > MaxFileSize || value.Text == nil {
+			file.Text, file.Source = value.Content, fmt.Sprintf("%s (data[%q])", source, value.Key)
+		}
+		if len(embedded) > 1 && !IsFileName(value.Key) {
+			return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has several files of the policy, and the key %s is none: their names end in .yaml or .yml; rename or remove it", value.Key)}}
+		}
+		placed, files = append(placed, file), append(files, File{Name: value.Key, Text: value.Content})
+	}
+	if len(placed) == 1 {
+		source, placed[0].Name, files[0].Name = placed[0].Source, "", ""
+	}
+	p, err := ParseFiles(placed, source, protocols)
 	if err == nil {
-		p.files = Files{{Text: embedded.Content}}
-		p.revision = p.files.Revision()
-		p.Manifest = Manifest{embedded.Namespace, embedded.Name}
+		p.files, p.revision = files, files.Revision()
+		p.Manifest = Manifest{embedded[0].Namespace, embedded[0].Name}
 	}
 	return p, err
 }

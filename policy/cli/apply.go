@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ type Place struct {
 	// Kubeconfig and Context select the cluster as kubectl does.
 	Kubeconfig, Context       string
 	Namespace, ConfigMap, Key string
+	// Beside are other ConfigMaps that replicas mount into the same directory.
+	Beside []string
 	// Selector matches the labels of the replicas' pods.
 	Selector string
 	// Port is the one at which they serve their status; 0 for the port that each pod
@@ -102,7 +106,9 @@ compared with the policy in the ConfigMap, write it there, and wait until every 
 runs it. FILE may be the manifest of a ConfigMap; - is standard input.
 
 The files of a DIRECTORY become the keys of the ConfigMap, and all other keys go. That
-needs replicas whose --policy is a directory. A ConfigMap holds 1 MiB.
+needs replicas whose --policy is a directory. A ConfigMap holds 1 MiB; a policy may have
+several in this directory. Apply each alone, with --beside naming all others, which are
+checked and compared with it but stay as they are.
 
 The command writes in one request, and only if nobody has changed the ConfigMap since it
 was read. If the command is stopped, run it again, and it continues.
@@ -129,6 +135,9 @@ cluster.`,
 			if err := options.check(); err != nil {
 				return err
 			}
+			if args[0] == "-" && len(options.Beside) > 0 {
+				return usageError("--beside needs a file or a directory, not standard input, because its name is the key")
+			}
 			return options.run(cmd, args[0])
 		},
 		ValidArgsFunction: completeFile,
@@ -139,6 +148,7 @@ cluster.`,
 	flags.StringVarP(&options.Namespace, "namespace", "n", "standalone-cinder", "`namespace` where the program runs")
 	flags.StringVar(&options.ConfigMap, "configmap", "standalone-cinder-policy", "`name` of the replicas' ConfigMap")
 	flags.StringVar(&options.Key, "key", policy.MountedKey, "`key` of the policy there")
+	flags.StringSliceVar(&options.Beside, "beside", nil, "`names` of other ConfigMaps that replicas mount into the same directory")
 	flags.StringVar(&options.Selector, "selector", "app.kubernetes.io/name=standalone-cinder,app.kubernetes.io/component=provisioner", "`labels` of the replicas' pods")
 	flags.IntVar(&options.Port, "port", 0, "port of the replicas; default is the one that pods call http")
 	flags.StringVar(&options.Provisioner, "provisioner-name", from.ProvisionerName, "`name` by which StorageClasses refer to the program")
@@ -149,7 +159,7 @@ cluster.`,
 	outputFlag(cmd, &options.output)
 	mustComplete(cmd.MarkFlagFilename("kubeconfig"))
 	completeYAML(cmd, "clouds-file")
-	for _, free := range []string{"context", "namespace", "configmap", "key", "selector", "port", "provisioner-name", "timeout"} {
+	for _, free := range []string{"context", "namespace", "configmap", "key", "beside", "selector", "port", "provisioner-name", "timeout"} {
 		completeValues(cmd, free)
 	}
 	return cmd
@@ -163,6 +173,9 @@ func (o *applyOptions) check() error {
 		if value == "" {
 			return usageError("--%s is empty", flag)
 		}
+	}
+	if slices.Contains(o.Beside, o.ConfigMap) {
+		return usageError("--beside names the ConfigMap to write, %s; name only others", o.ConfigMap)
 	}
 	if o.timeout < 0 {
 		return usageError("--timeout must not be negative")
@@ -187,20 +200,24 @@ type applied struct {
 // applying is one run of the command.
 type applying struct {
 	applyOptions
-	to     Installation
-	p      *policy.Policy
-	held   Held
-	result applied
+	to   Installation
+	held Held
+	// p is the policy, own are those of its files that the ConfigMap is to have, and beside
+	// those that other ConfigMaps have.
+	p           *policy.Policy
+	own, beside policy.Files
+	result      applied
 	// told prints progress: as text where the answer is, as JSON it would break it.
 	told io.Writer
 }
 
 func (o *applyOptions) run(cmd *cobra.Command, file string) error {
-	checked, p, err := check(file, cmd.InOrStdin(), o.Protocols)
+	a := &applying{applyOptions: *o, told: cmd.OutOrStdout(), result: applied{ConfigMap: o.Namespace + "/" + o.ConfigMap}}
+	p, err := a.readBeside(cmd, file)
+	a.result.Check, a.p, err = checked(file, p, err)
 	if err != nil {
 		return &ExitError{Code: ExitUsage, Err: err}
 	}
-	a := &applying{applyOptions: *o, p: p, told: cmd.OutOrStdout(), result: applied{Check: checked, ConfigMap: o.Namespace + "/" + o.ConfigMap}}
 	if o.output == outputJSON {
 		a.told = cmd.ErrOrStderr()
 	}
@@ -211,6 +228,54 @@ func (o *applyOptions) run(cmd *cobra.Command, file string) error {
 		}
 	}
 	return err
+}
+
+// readBeside reads the policy: the given files, and those in the other ConfigMaps.
+func (a *applying) readBeside(cmd *cobra.Command, file string) (*policy.Policy, error) {
+	if len(a.Beside) == 0 {
+		p, err := readPolicy(file, cmd.InOrStdin(), a.Protocols)
+		if err == nil {
+			a.own = p.Files()
+		}
+		return p, err
+	}
+	var err error
+	if a.own, err = policy.ReadFiles(file); err != nil {
+		return nil, err
+	}
+	if a.own[0].Name == "" {
+		a.own[0].Name = filepath.Base(file)
+	}
+	for _, name := range a.Beside {
+		place := a.Place
+		place.ConfigMap = name
+		to, err := a.Connect(place)
+		if err != nil {
+			return nil, err
+		}
+		held, err := to.Held(cmd.Context())
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range held.Files {
+			found.Source = fmt.Sprintf("%s/%s", place, found.Name)
+			a.beside = append(a.beside, found)
+		}
+	}
+	all := a.with(a.own)
+	for i, found := range all {
+		if i > 0 && found.Name == all[i-1].Name {
+			return nil, policy.ErrorList{{Source: cmp.Or(found.Source, file), Message: fmt.Sprintf("two ConfigMaps would have the key %s, of which replicas see only one; rename the file", found.Name)}}
+		}
+	}
+	return policy.ParseFiles(all, file, a.Protocols)
+}
+
+// with returns what replicas read if the ConfigMap has these files.
+func (a *applying) with(files policy.Files) policy.Files {
+	all := slices.Concat(files, a.beside)
+	slices.SortStableFunc(all, func(a, b policy.File) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // steps takes the steps of the command, and tells each.
@@ -255,17 +320,17 @@ func (a *applying) steps(cmd *cobra.Command) error {
 }
 
 // several reports whether the policy is that of a directory.
-func (a *applying) several() bool { return a.p.Files()[0].Name != "" }
+func (a *applying) several() bool { return a.own[0].Name != "" }
 
 // checkFits returns an error if the file is the manifest of another ConfigMap, or if the
 // files fit into none.
 func (a *applying) checkFits() error {
 	size := 0
-	for _, file := range a.p.Files() {
+	for _, file := range a.own {
 		size += len(file.Text)
 	}
 	if size > policy.MaxFileSize {
-		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("the files of %s have %d bytes, but a ConfigMap holds at most %d; split them among several ConfigMaps with kubectl, and let replicas mount all of these in the directory of --policy (policy.moreConfigMaps in the chart)",
+		return &ExitError{Code: ExitFailed, Err: fmt.Errorf("the files of %s have %d bytes, but a ConfigMap holds at most %d; put some into another ConfigMap that replicas mount into the same directory (policy.moreConfigMaps in the chart), and apply each with --beside naming the others",
 			a.result.Check.Source, size, policy.MaxFileSize)}
 	}
 	if a.several() && a.Key != policy.MountedKey {
@@ -296,8 +361,8 @@ func (a *applying) tellCheck() error {
 
 // read returns what replicas read of a ConfigMap; nil if that is nothing.
 func (a *applying) read(held Held) policy.Files {
-	if a.several() {
-		return held.Files
+	if files := a.with(held.Files); a.several() && len(files) > 0 {
+		return files
 	}
 	for _, file := range held.Files {
 		if file.Name == a.Key {
@@ -382,7 +447,7 @@ func (a *applying) write(ctx context.Context) error {
 
 // texts returns what to write by keys; nil for a key that goes.
 func (a *applying) texts() map[string][]byte {
-	files := a.p.Files()
+	files := a.own
 	if !a.several() {
 		files = policy.Files{{Name: a.Key, Text: files[0].Text}}
 	}

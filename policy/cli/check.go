@@ -329,8 +329,13 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 // check reads and checks a policy, which is nil if it has mistakes. An error means that
 // it could not be read.
 func check(file string, stdin io.Reader, protocols mapping.Protocols) (report, *policy.Policy, error) {
-	r := newReport(file)
 	p, err := readPolicy(file, stdin, protocols)
+	return checked(file, p, err)
+}
+
+// checked reports what reading a policy gave.
+func checked(file string, p *policy.Policy, err error) (report, *policy.Policy, error) {
+	r := newReport(file)
 	if errors.As(err, &r.Errors) {
 		return r, nil, nil
 	}
