@@ -212,5 +212,16 @@ func ParseFiles(files Files, source string, protocols mapping.Protocols) (*Polic
 	if files[0].Name != "" {
 		d.Join("")
 	}
-	return p.finish(d, protocols)
+	p.positions = d.Positions()
+	p.index = newIndex(p)
+	p.inherit(d, protocols)
+	(&validator{p, d, protocols}).validate()
+	if mistakes := d.Errors(); len(mistakes) > 0 {
+		return nil, mistakes
+	}
+	p.index.addNamespaces(p.Tenants)
+	p.prepareScopes()
+	p.Warnings = d.Warnings()
+	p.revision = p.files.Revision()
+	return p, nil
 }

@@ -41,22 +41,6 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 	return ParseFiles(Files{{Text: data}}, source, protocols)
 }
 
-// finish checks a policy that was read, and fills in its defaults.
-func (p *Policy) finish(d *document.Document, protocols mapping.Protocols) (*Policy, error) {
-	p.positions = d.Positions()
-	p.index = newIndex(p)
-	p.inherit(d, protocols)
-	(&validator{p, d, protocols}).validate()
-	if mistakes := d.Errors(); len(mistakes) > 0 {
-		return nil, mistakes
-	}
-	p.index.addNamespaces(p.Tenants)
-	p.prepareScopes()
-	p.Warnings = d.Warnings()
-	p.revision = p.files.Revision()
-	return p, nil
-}
-
 // MountedKey is the key of the ConfigMap that the Deployment's --policy names.
 const MountedKey = "policy.yaml"
 
