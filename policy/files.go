@@ -177,7 +177,8 @@ func (f Files) Encode() []byte {
 	return text.Bytes()
 }
 
-// DecodeFiles returns what Encode was called for.
+// DecodeFiles returns what Encode was called for. Anything else is a file, which its reader
+// refuses.
 func DecodeFiles(text []byte) Files {
 	var encoded []encodedFile
 	if !bytes.HasPrefix(text, []byte("[")) || json.Unmarshal(text, &encoded) != nil || len(encoded) < 2 {
@@ -185,6 +186,9 @@ func DecodeFiles(text []byte) Files {
 	}
 	files := make(Files, len(encoded))
 	for i, file := range encoded {
+		if !IsFileName(file.Name) || i > 0 && file.Name <= encoded[i-1].Name {
+			return Files{{Text: text}}
+		}
 		files[i] = File{Name: file.Name, Text: []byte(file.Text)}
 	}
 	return files

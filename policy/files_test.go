@@ -191,7 +191,7 @@ func TestFilesAreEncodedAsOneText(t *testing.T) {
 			t.Errorf("%s: decoded as something else", name)
 		}
 	}
-	for _, text := range []string{"", "[", "[]", "[1]", `[{"name":"a.yaml","text":"x"}]`, "kind: Policy"} {
+	for _, text := range []string{"", "[", "[]", "[1]", `[{"name":"a.yaml","text":"x"}]`, `[{"name":"a.yaml"},{"name":""}]`, `[{"name":"b.yaml"},{"name":"a.yaml"}]`, `[{"name":"a.yaml"},{"name":"a.yaml"}]`, "kind: Policy"} {
 		if got := DecodeFiles([]byte(text)); len(got) != 1 || got[0].Name != "" || string(got[0].Text) != text {
 			t.Errorf("%s is read as %v", text, got)
 		}
@@ -363,5 +363,19 @@ func unalias(n *yaml.Node) {
 			n.Content[i] = inner.Alias
 		}
 		unalias(n.Content[i])
+	}
+}
+
+// TestRelativeNamesInOneFileWithSeveral start from the directory of that file.
+func TestRelativeNamesInOneFileWithSeveral(t *testing.T) {
+	files := Files{{Name: "a.yaml", Text: []byte(backendsPart)}, {Name: "b.yaml", Text: []byte(teamAPart)}}
+	for name, text := range map[string]string{
+		"as it is kept": string(files.Encode()),
+		"a manifest":    fmt.Sprintf("kind: ConfigMap\ndata: {a.yaml: %q, b.yaml: %q}\n", backendsPart, teamAPart),
+	} {
+		p, err := ReadManifest(strings.NewReader(text), "/tmp/last-good.yaml", protocols())
+		if err != nil || p.ResolveFile("old.conf") != "/tmp/old.conf" || p.Revision() != files.Revision() {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
 	}
 }

@@ -53,7 +53,7 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	if files := DecodeFiles(data); len(files) > 1 {
-		return ParseFiles(files, source, protocols)
+		return parseWithin(files, source, protocols)
 	}
 	embedded, err := document.Embedding(data, Kind)
 	switch {
@@ -78,10 +78,20 @@ func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Pol
 	if len(placed) == 1 {
 		source, placed[0].Name, files[0].Name = placed[0].Source, "", ""
 	}
-	p, err := ParseFiles(placed, source, protocols)
+	p, err := parseWithin(placed, source, protocols)
 	if err == nil {
 		p.files, p.revision = files, files.Revision()
 		p.Manifest = Manifest{embedded[0].Namespace, embedded[0].Name}
+	}
+	return p, err
+}
+
+// parseWithin parses the files that one file has; relative file names start from its
+// directory.
+func parseWithin(files Files, source string, protocols mapping.Protocols) (*Policy, error) {
+	p, err := ParseFiles(files, source, protocols)
+	if err == nil {
+		p.directory = ""
 	}
 	return p, err
 }

@@ -243,8 +243,9 @@ func (a *applying) readBeside(cmd *cobra.Command, file string) (*policy.Policy, 
 	if a.own, err = policy.ReadFiles(file); err != nil {
 		return nil, err
 	}
+	source := file
 	if a.own[0].Name == "" {
-		a.own[0].Name = filepath.Base(file)
+		source, a.own[0].Name = filepath.Split(filepath.Clean(file))
 	}
 	for _, name := range a.Beside {
 		place := a.Place
@@ -264,11 +265,14 @@ func (a *applying) readBeside(cmd *cobra.Command, file string) (*policy.Policy, 
 	}
 	all := a.with(a.own)
 	for i, found := range all {
-		if i > 0 && found.Name == all[i-1].Name {
-			return nil, policy.ErrorList{{Source: cmp.Or(found.Source, file), Message: fmt.Sprintf("two ConfigMaps would have the key %s, of which replicas see only one; rename the file", found.Name)}}
+		switch at := cmp.Or(found.Source, file); {
+		case !policy.IsFileName(found.Name):
+			return nil, policy.ErrorList{{Source: at, Message: "replicas refuse a directory with a file whose name does not end in .yaml or .yml; rename it"}}
+		case i > 0 && found.Name == all[i-1].Name:
+			return nil, policy.ErrorList{{Source: at, Message: fmt.Sprintf("two ConfigMaps would have the key %s, of which replicas see only one; rename the file", found.Name)}}
 		}
 	}
-	return policy.ParseFiles(all, file, a.Protocols)
+	return policy.ParseFiles(all, cmp.Or(source, "."), a.Protocols)
 }
 
 // with returns what replicas read if the ConfigMap has these files.
@@ -467,10 +471,11 @@ func (a *applying) texts() map[string][]byte {
 	return texts
 }
 
-// checkRead returns an error if replicas read one file of the ConfigMap but are given
-// several, or read all of its files but are given one of them.
+// checkRead returns an error if replicas read one key of the ConfigMap but are given
+// several, or read all keys but are given one beside others.
 func (a *applying) checkRead(ctx context.Context) error {
-	if !a.several() && len(a.held.Files) < 2 {
+	others := slices.ContainsFunc(a.held.Files, func(f policy.File) bool { return f.Name != a.Key })
+	if !a.several() && !others {
 		return nil
 	}
 	replicas, err := a.to.Replicas(ctx)
@@ -482,9 +487,9 @@ func (a *applying) checkRead(ctx context.Context) error {
 		switch file := name == a.Key || policy.IsFileName(name); {
 		case r.File == "" || file != a.several():
 		case file:
-			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads one file, %s, and %s has several; first run the replicas with the directory as their --policy (policy.directory in the chart)", r.Pod, r.File, a.result.Check.Source)}
-		case len(a.held.Files) > 1:
-			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads all keys of %s, which has %d; give a directory with all files of the policy", r.Pod, a.Place, len(a.held.Files))}
+			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads only the file %s; first run the replicas with its directory as their --policy (policy.directory in the chart)", r.Pod, r.File)}
+		case others:
+			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads all keys of %s, not only %s; give a directory with all files of the policy", r.Pod, a.Place, a.Key)}
 		}
 	}
 	return nil

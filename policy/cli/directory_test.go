@@ -135,9 +135,13 @@ func TestApplyOfADirectory(t *testing.T) {
 		"a key of no file": {held: files("a.yaml", good, "policy.txt", "x"), want: will, looks: runs(mounted), out: "the key policy.txt goes"},
 		"a dry run":        {held: files("a.yaml", good), want: files("a.yaml", good), looks: runs(mounted), args: []string{"--dry-run"}, out: "Gained:\n  tenant b is new"},
 		"replicas that read one file": {held: files("policy.yaml", good), want: files("policy.yaml", good), looks: runs(mounted + "/policy.yaml"), code: ExitFailed,
-			out: "replica r reads one file, /etc/standalone-cinder/policy/policy.yaml, and " + dir + " has several"},
+			out: "replica r reads only the file /etc/standalone-cinder/policy/policy.yaml; first run"},
+		"one file for replicas that read another": {file: filepath.Join(dir, "a.yaml"), held: files("a.yaml", good), want: files("a.yaml", good), looks: runs(mounted), code: ExitFailed,
+			out: "replica r reads all keys of ConfigMap standalone-cinder/standalone-cinder-policy, not only policy.yaml; give a directory"},
+		"one file for replicas that read it alone": {file: filepath.Join(dir, "a.yaml"), held: files("policy.yaml", "x"), want: files("policy.yaml", good), looks: runs(mounted),
+			args: []string{"--timeout", "0"}, out: "holds revision " + policy.RevisionOf([]byte(good)) + " now"},
 		"one file for replicas that read several": {file: filepath.Join(dir, "a.yaml"), held: will, want: will, looks: runs(mounted), code: ExitFailed,
-			out: "replica r reads all keys of ConfigMap standalone-cinder/standalone-cinder-policy, which has 2; give a directory"},
+			out: "replica r reads all keys of ConfigMap standalone-cinder/standalone-cinder-policy, not only policy.yaml; give a directory"},
 		"one file beside keys of others": {file: filepath.Join(dir, "a.yaml"), held: files("policy.yaml", "x", "README", "x"), want: files("README", "x", "policy.yaml", good), looks: runs(mounted + "/policy.yaml"),
 			args: []string{"--timeout", "0"}, out: "holds revision " + policy.RevisionOf([]byte(good)) + " now"},
 		"more than a ConfigMap holds": {file: large, held: will, want: will, code: ExitFailed, out: "bytes, but a ConfigMap holds at most 1048576; put some into another ConfigMap"},
@@ -199,6 +203,13 @@ func TestApplyBesideOthers(t *testing.T) {
 	var answer applied
 	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || got.err != nil || !answer.Written || answer.Check.Revision != whole.Revision() {
 		t.Errorf("a file of its own: %v, %v\n%s", err, got.err, got.stdout)
+	}
+	if got := all.apply(writeTo(t, t.TempDir(), "team-b.txt", teamOf("b", "20")), "--configmap", "team-b", "--beside", "base"); ExitCode(got.err) != ExitFailed || !strings.Contains(got.stdout, "/team-b.txt: replicas refuse a directory with a file") {
+		t.Errorf("another name: %v\n%s", got.err, got.stdout)
+	}
+	t.Chdir(directoryOf(t, "team-b.yaml", teamOf("b", "-1")))
+	if got := all.apply("team-b.yaml", "--configmap", "team-b", "--beside", "base"); ExitCode(got.err) != ExitFailed || !strings.HasPrefix(got.stdout, "team-b.yaml:6:22: ") {
+		t.Errorf("a mistake of its own: %v\n%s", got.err, got.stdout)
 	}
 	if got := all.apply("-", "--configmap", "team-b", "--beside", "base"); ExitCode(got.err) != ExitUsage || !strings.Contains(message(got.err), "not standard input") {
 		t.Errorf("standard input: %v", got.err)
