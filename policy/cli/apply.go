@@ -116,8 +116,9 @@ was read. If the command is stopped, run it again, and it continues.
 Kubelets update the files of their pods within about two minutes. A replica that refuses
 the policy keeps the one in force; the command says why.
 
-The command needs the rights to get and patch the ConfigMap, to list pods and to get
-pods/proxy in the namespace, and without --skip-review those of policy check.
+The command needs the rights to get and patch the ConfigMap, to get those of --beside, to
+list pods and to get pods/proxy in the namespace, and without --skip-review those of
+policy check.
 
 Exit codes: 0 every replica runs the policy, or could (--dry-run), or it is written
 (--timeout 0); 1 the check failed, somebody else changed the ConfigMap, or a replica
