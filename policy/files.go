@@ -18,9 +18,10 @@ import (
 const (
 	// MaxFileSize is the largest size of a file, in bytes.
 	MaxFileSize = document.MaxSize
-	// MaxSize is the largest size of all files of a policy, and MaxFiles their largest
-	// number. Every replica reads them once a second.
-	MaxSize  = 4 * MaxFileSize
+	// MaxSize is the largest size of all files of a policy. Every replica reads them once a
+	// second.
+	MaxSize = 4 * MaxFileSize
+	// MaxFiles is their largest number.
 	MaxFiles = 256
 	// MaxEncodedSize is the largest size of an encoded policy: JSON takes at most two bytes
 	// for one that a policy may have, and a file has a name.
