@@ -98,11 +98,11 @@ func readNow(path, directory string) (Files, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("read policy: %w", err)
-		case !info.Mode().IsRegular() || !IsFileName(name):
-			mistakes = append(mistakes, Error{Source: filepath.Join(path, name), Message: "is not read as a part of the policy: all files of the directory must have names that end in .yaml or .yml; rename it, or move it out of the directory"})
-			continue
-		case len(files) == MaxFiles:
+		case len(files)+len(mistakes) == MaxFiles:
 			return nil, ErrorList{{Source: path, Message: fmt.Sprintf("the directory has more than %d files; join some of them", MaxFiles)}}
+		case !info.Mode().IsRegular() || !IsFileName(name):
+			mistakes = append(mistakes, Error{Source: filepath.Join(path, name), Message: "is not read as a part of the policy: the directory may have only files whose names end in .yaml or .yml; rename it, or move it out of the directory"})
+			continue
 		}
 		text, err := readFile(filepath.Join(directory, name))
 		if err != nil {

@@ -73,9 +73,9 @@ func TestADirectoryIsOnePolicy(t *testing.T) {
 // TestWhatADirectoryMayNotHave: each mistake names its file, line and column, and both places
 // where there are two.
 func TestWhatADirectoryMayNotHave(t *testing.T) {
-	many := map[string]string{}
+	many, others := map[string]string{}, map[string]string{}
 	for i := range MaxFiles + 1 {
-		many[fmt.Sprintf("%03d.yaml", i)] = header
+		many[fmt.Sprintf("%03d.yaml", i)], others[fmt.Sprintf("%03d.txt", i)] = header, ""
 	}
 	large := map[string]string{}
 	for i := range 5 {
@@ -87,8 +87,9 @@ func TestWhatADirectoryMayNotHave(t *testing.T) {
 		want  []string // without the directory
 	}{
 		"nothing":                          {map[string]string{".hidden.yaml": backendsPart}, []string{": the directory has no policy; put files into it whose names end in .yaml or .yml"}},
-		"another ending":                   {map[string]string{"b.yaml": backendsPart + teamAPart[len(header):], "team-b.yaml.bak": teamBPart, "team-c.json": "{}"}, []string{"/team-b.yaml.bak: is not read as a part of the policy: all files of the directory must", "/team-c.json: is not read"}},
+		"another ending":                   {map[string]string{"b.yaml": backendsPart + teamAPart[len(header):], "team-b.yaml.bak": teamBPart, "team-c.json": "{}"}, []string{"/team-b.yaml.bak: is not read as a part of the policy: the directory may have only files whose names end in .yaml or .yml", "/team-c.json: is not read"}},
 		"a directory":                      {map[string]string{"b.yaml": backendsPart + teamAPart[len(header):], "team-b.yaml/": ""}, []string{"/team-b.yaml: is not read"}},
+		"too many others":                  {others, []string{": the directory has more than 256 files; join some of them"}},
 		"too many files":                   {many, []string{": the directory has more than 256 files; join some of them"}},
 		"too large":                        {large, []string{": the files are larger than 4 MiB together; make the policy smaller"}},
 		"a large file":                     {map[string]string{"a.yaml": backendsPart + teamAPart[len(header):], "b.yaml": strings.Repeat("#", MaxFileSize+1)}, []string{"/b.yaml: the file is larger than 1 MiB"}},
