@@ -1,12 +1,12 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 
@@ -15,15 +15,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy/hints"
 )
 
-// Load reads a policy file and parses it; see Parse. An unreadable file gives the
-// filesystem's error, one with mistakes an ErrorList.
-func Load(file string, protocols mapping.Protocols) (*Policy, error) {
-	f, err := os.Open(file)
+// Load reads a policy file, or a directory of them, and parses it; see Parse. An unreadable
+// file gives the filesystem's error, one with mistakes an ErrorList.
+func Load(path string, protocols mapping.Protocols) (*Policy, error) {
+	files, err := ReadFiles(path)
 	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
+		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // Nothing was written.
-	return Read(f, file, protocols)
+	return ParseFiles(files, path, protocols)
 }
 
 // Read parses a policy from an open file or stream; see Parse.
@@ -39,51 +38,60 @@ func Read(r io.Reader, source string, protocols mapping.Protocols) (*Policy, err
 // and relative file names start from its directory. The protocols are those that mappings
 // may name. The error is an ErrorList of every mistake.
 func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, error) {
-	d := newDocument(source)
-	p := &Policy{Source: source}
-	if !d.Read(data, p) {
-		return nil, d.Errors()
-	}
-	p.positions = d.Positions()
-	p.index = newIndex(p)
-	p.inherit(d, protocols)
-	(&validator{p, d, protocols}).validate()
-	if mistakes := d.Errors(); len(mistakes) > 0 {
-		return nil, mistakes
-	}
-	p.index.addNamespaces(p.Tenants)
-	p.prepareScopes()
-	p.Warnings = d.Warnings()
-	p.revision, p.text = RevisionOf(data), data
-	return p, nil
+	return ParseFiles(Files{{Text: data}}, source, protocols)
 }
 
 // MountedKey is the key of the ConfigMap that the Deployment's --policy names.
 const MountedKey = "policy.yaml"
 
-// ReadManifest reads a policy, or the ConfigMap manifest that holds it. Positions are
+// ReadManifest reads a policy, its encoded files, or the ConfigMap manifest that holds it. Positions are
 // those in the manifest, and the revision is the policy's, as the running program will
 // see it.
 func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
-	data, err := io.ReadAll(io.LimitReader(r, 4*MaxFileSize+1))
+	data, err := io.ReadAll(io.LimitReader(r, MaxEncodedSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if files := DecodeFiles(data); len(files) > 1 {
+		return parseWithin(files, source, protocols)
 	}
 	embedded, err := document.Embedding(data, Kind)
 	switch {
 	case err != nil:
 		return nil, ErrorList{{Source: source, Message: err.Error()}}
-	case embedded == nil:
+	case len(embedded) == 0:
 		return Parse(data, source, protocols)
-	case embedded.Key != MountedKey:
-		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded.Key, MountedKey)}}
-	case len(embedded.Content) > MaxFileSize || embedded.Text == nil:
-		source, embedded.Text = fmt.Sprintf("%s (data[%q])", source, embedded.Key), embedded.Content
+	case len(embedded) == 1 && embedded[0].Key != MountedKey:
+		return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has the policy under the key %s, but the pods read %s; rename the key", embedded[0].Key, MountedKey)}}
 	}
-	p, err := Parse(embedded.Text, source, protocols)
+	var placed, files Files
+	for _, value := range embedded {
+		file := File{Name: value.Key, Text: value.Text, Source: source}
+		if len(value.Content) > MaxFileSize || value.Text == nil {
+			file.Text, file.Source = value.Content, fmt.Sprintf("%s (data[%q])", source, value.Key)
+		}
+		if len(embedded) > 1 && !IsFileName(value.Key) {
+			return nil, ErrorList{{Source: source, Message: fmt.Sprintf("the ConfigMap has several files of the policy, and the key %s is none: their names end in .yaml or .yml; rename or remove it", value.Key)}}
+		}
+		placed, files = append(placed, file), append(files, File{Name: value.Key, Text: value.Content})
+	}
+	if len(placed) == 1 {
+		source, placed[0].Name, files[0].Name = placed[0].Source, "", ""
+	}
+	p, err := parseWithin(placed, source, protocols)
 	if err == nil {
-		p.revision, p.text = RevisionOf(embedded.Content), embedded.Content
-		p.Manifest = Manifest{embedded.Namespace, embedded.Name}
+		p.files, p.revision = files, files.Revision()
+		p.Manifest = Manifest{embedded[0].Namespace, embedded[0].Name}
+	}
+	return p, err
+}
+
+// parseWithin parses the files that one file has; relative file names start from its
+// directory.
+func parseWithin(files Files, source string, protocols mapping.Protocols) (*Policy, error) {
+	p, err := ParseFiles(files, source, protocols)
+	if err == nil {
+		p.directory = ""
 	}
 	return p, err
 }
@@ -96,12 +104,12 @@ func RevisionOf(data []byte) string {
 }
 
 // ResolveFile returns the path of a file that the policy names. Relative names
-// start from the directory of the policy file.
+// start from the directory of the policy's files.
 func (p *Policy) ResolveFile(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
-	return filepath.Join(filepath.Dir(p.Source), name)
+	return filepath.Join(cmp.Or(p.directory, filepath.Dir(p.Source)), name)
 }
 
 // Error is one mistake in a policy file, or one remark about it.
@@ -110,9 +118,6 @@ type Error = document.Error
 // ErrorList is all mistakes in a policy file. Load and Parse return it as their
 // error, which errors.As finds.
 type ErrorList = document.ErrorList
-
-// MaxFileSize is the largest size of a file, in bytes.
-const MaxFileSize = document.MaxSize
 
 // FieldPath returns the path of a key in the value at path, as errors write it.
 func FieldPath(path, key string) string { return document.Child(path, key) }

@@ -312,11 +312,6 @@ func TestLoadOfUnreadableFiles(t *testing.T) {
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read policy: open ") {
 		t.Errorf("absent file: %v", err)
 	}
-	_, err = Load(t.TempDir(), protocols())
-	var mistakes ErrorList
-	if err == nil || errors.As(err, &mistakes) || !strings.HasPrefix(err.Error(), "read policy: read ") {
-		t.Errorf("directory: %v", err)
-	}
 }
 
 func TestRevisionIsThatOfTheContent(t *testing.T) {

@@ -154,7 +154,7 @@ func overlap(earlier []namespaceEntry, e namespaceEntry) (namespaceEntry, string
 
 // locate describes the position of a tenant's value.
 func (v *validator) locate(tenant int, path string) string {
-	return fmt.Sprintf("%s (line %d, tenant %s)", path, v.Find(path).Line, v.Tenants[tenant].Name)
+	return fmt.Sprintf("%s (%s, tenant %s)", path, v.LineOf(path), v.Tenants[tenant].Name)
 }
 
 const narrowSelector = "a namespace belongs to one tenant, so narrow one of them, for example with a matchExpressions entry with the operator NotIn or DoesNotExist"
@@ -322,7 +322,7 @@ func (v *validator) validatePopulators() {
 			v.Errorf(at, "%q is a pattern, but the owner of a populator's namespace asks on behalf of every tenant; name each namespace in an entry of its own", namespace)
 		case first != i:
 			earlier := document.Child(document.Element("populators", first), "namespace")
-			v.Errorf(at, "%q is named by %s (line %d) already; remove one of them", namespace, earlier, v.Find(earlier).Line)
+			v.Errorf(at, "%q is named by %s (%s) already; remove one of them", namespace, earlier, v.LineOf(earlier))
 		case isListed:
 			v.Errorf(at, "%q is listed by %s, too; a populator's claims belong to the tenants whose claims they fill, so remove one of them", namespace, v.locate(tenants.tenant, tenants.path))
 		}

@@ -8,7 +8,14 @@
 // the backends to try in order, the properties of the volume, the quotas it
 // counts against, or a Denial; and a Trace of everything that was considered.
 //
-// The package only reads one file and keeps no state. A Policy never changes once parsed,
+// A policy may also be the files of a directory, for example one for each team, read in the
+// order of their names as if their lists were joined in one file. All other keys may stand
+// in one of them only, and what is refused twice in a file is refused twice in the
+// directory. Everything in the directory must be such a file, unless its name begins with a
+// dot: nobody's rules are left out because of a name like team-a.yaml.bak. A directory of one
+// file is that file, also by its revision.
+//
+// The package only reads these files and keeps no state. A Policy never changes once parsed,
 // so goroutines may share it. The caller determines backends' health and quotas' usage;
 // the arithmetic of quotas is here.
 package policy
@@ -73,7 +80,7 @@ type Policy struct {
 	// never be reached. They are sorted by line.
 	Warnings ErrorList `json:"-"`
 
-	// Source is the name under which the file was parsed.
+	// Source is the name under which the file, or the directory, was parsed.
 	Source string `json:"-"`
 
 	// Manifest is the ConfigMap whose manifest has the policy; empty without one.
@@ -81,8 +88,10 @@ type Policy struct {
 
 	index    index
 	revision string
-	text     []byte
-	// positions holds the position of each value in the file; see Line.
+	files    Files
+	// directory is where the files are, if there are several.
+	directory string
+	// positions holds the position of each value in the files; see Line and FileOf.
 	positions map[string]document.Position
 }
 
@@ -389,12 +398,12 @@ func (p *Policy) MayUse(tenant, backend string) bool {
 	return ok && slices.ContainsFunc(t.Classes, func(c Class) bool { return slices.Contains(c.Backends, backend) })
 }
 
-// Revision returns a short hash of the file's content: two files with the same
-// bytes have the same revision.
+// Revision returns a short hash of the files: two policies of the same bytes, with the same
+// names if there are several, have the same revision.
 func (p *Policy) Revision() string { return p.revision }
 
-// Text returns the content of the file, which Revision is a hash of.
-func (p *Policy) Text() []byte { return p.text }
+// Files returns what the policy was read from, which Revision is a hash of.
+func (p *Policy) Files() Files { return p.files }
 
 // Manifest names a ConfigMap, as far as its manifest does.
 type Manifest struct{ Namespace, Name string }
@@ -402,3 +411,11 @@ type Manifest struct{ Namespace, Name string }
 // Line returns the line of the value at a path, such as the Path of a Denial,
 // or of the nearest value around it that the file gives.
 func (p *Policy) Line(path string) int { return document.Nearest(p.positions, path).Line }
+
+// FileOf returns the file that Line is a line of; empty if there is only the Source.
+func (p *Policy) FileOf(path string) string {
+	if at := document.Nearest(p.positions, path); at.Source != p.Source {
+		return at.Source
+	}
+	return ""
+}

@@ -59,7 +59,6 @@ func (v *validator) validate() {
 }
 
 func (v *validator) validateHeader() {
-	validateKind(v.Document, v.APIVersion, v.Kind, Kind)
 	if v.ClusterID != "" && !clusterIDPattern.MatchString(v.ClusterID) {
 		v.Errorf("clusterID", "%q cannot be a cluster's id; use 1 to 63 letters, digits, '.', '_' and '-', beginning and ending with a letter or digit", v.ClusterID)
 	}
@@ -277,12 +276,12 @@ func warnShadowedClasses(d *document.Document, path string, classes []Class) {
 		}
 		if !reached {
 			by := shadows[len(shadows)-1].path
-			d.Warnf(rule, "the rule is never reached: %s (line %d) takes its StorageClasses first; put this rule before it, or remove it", by, d.Find(by).Line)
+			d.Warnf(rule, "the rule is never reached: %s (%s) takes its StorageClasses first; put this rule before it, or remove it", by, d.LineOf(by))
 			continue
 		}
 		for k, by := range shadows {
 			if by.path != "" {
-				d.Warnf(document.Element(document.Child(rule, "storageClasses"), k), "%q has no effect: %s (line %d) takes it first", c.StorageClasses[k], by.path, d.Find(by.path).Line)
+				d.Warnf(document.Element(document.Child(rule, "storageClasses"), k), "%q has no effect: %s (%s) takes it first", c.StorageClasses[k], by.path, d.LineOf(by.path))
 			}
 		}
 	}
@@ -339,7 +338,7 @@ func validateUnique(d *document.Document, path string, n int, name func(int) str
 	for i := range n {
 		at := document.Element(path, i)
 		if earlier, ok := first[name(i)]; ok && name(i) != "" {
-			d.Errorf(document.Child(at, "name"), "%s (line %d) is already called %q, and %s; give each a different name", earlier, d.Find(document.Child(earlier, "name")).Line, name(i), why)
+			d.Errorf(document.Child(at, "name"), "%s (%s) is already called %q, and %s; give each a different name", earlier, d.LineOf(document.Child(earlier, "name")), name(i), why)
 			continue
 		}
 		first[name(i)] = at

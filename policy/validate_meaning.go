@@ -181,8 +181,8 @@ func (v *validator) warnSamePlace() {
 			continue // which is reported elsewhere
 		}
 		at := document.Element("backends", first)
-		v.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, line %d): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
-			b.Name, v.Backends[first].Name, at, v.Find(at).Line, place)
+		v.Warnf(document.Element("backends", i), "backend %q points to the same place as %q (%s, %s): %s; the limits of each count only its own volumes, so together they allow twice as much, and each lists the volumes of both; use one backend, or give them different connectors or workflows",
+			b.Name, v.Backends[first].Name, at, v.LineOf(at), place)
 	}
 }
 

@@ -40,8 +40,8 @@ func validateZones(d *document.Document, backend string, b *Backend) {
 			if !d.Has(connector) {
 				connector = document.Child(connectorLabels("defaults"), key)
 			}
-			d.Errorf(document.Child(labels, key), "no node can have both %s=%s and %s=%s, which %s (line %d) demands; make them equal, or remove one",
-				key, zone.NodeLabels[key], key, other, connector, d.Find(connector).Line)
+			d.Errorf(document.Child(labels, key), "no node can have both %s=%s and %s=%s, which %s (%s) demands; make them equal, or remove one",
+				key, zone.NodeLabels[key], key, other, connector, d.LineOf(connector))
 		}
 	}
 	validateUnique(d, path, len(b.Zones), func(i int) string { return b.Zones[i].Name }, "a zone has one set of nodes")
@@ -77,8 +77,8 @@ func (v *validator) validateFixedZone(path string, c *Class) {
 			continue
 		}
 		zones := document.Child(document.Element("backends", i), "zones")
-		v.Errorf(path, "backend %q has no zone %q (%s, line %d); add it there with the labels of its nodes, or fix another zone%s",
-			name, c.AvailabilityZone, zones, v.Find(zones).Line, document.DidYouMean(c.AvailabilityZone, zoneNames(v.Backends[i].Zones), "it has"))
+		v.Errorf(path, "backend %q has no zone %q (%s, %s); add it there with the labels of its nodes, or fix another zone%s",
+			name, c.AvailabilityZone, zones, v.LineOf(zones), document.DidYouMean(c.AvailabilityZone, zoneNames(v.Backends[i].Zones), "it has"))
 	}
 }
 

@@ -29,7 +29,12 @@ type site struct {
 
 func (s *site) Held(context.Context) (Held, error) { return s.held, s.heldErr }
 
-func (s *site) Write(_ context.Context, held Held, text []byte, dryRun bool) error {
+// key is what a ConfigMap with one policy has.
+func key(text []byte) policy.Files {
+	return policy.Files{{Name: policy.MountedKey, Text: text}}
+}
+
+func (s *site) Write(_ context.Context, held Held, texts map[string][]byte, dryRun bool) error {
 	if s.writeErr != nil {
 		return s.writeErr
 	}
@@ -40,7 +45,14 @@ func (s *site) Write(_ context.Context, held Held, text []byte, dryRun bool) err
 		return nil
 	}
 	s.writes++
-	s.held.Text, s.held.Version = text, s.held.Version+"'"
+	s.held.Files = slices.DeleteFunc(slices.Clone(s.held.Files), func(f policy.File) bool { _, written := texts[f.Name]; return written })
+	for name, text := range texts {
+		if text != nil {
+			s.held.Files = append(s.held.Files, policy.File{Name: name, Text: text})
+		}
+	}
+	slices.SortFunc(s.held.Files, func(a, b policy.File) int { return strings.Compare(a.Name, b.Name) })
+	s.held.Version += "'"
 	return nil
 }
 
@@ -93,12 +105,12 @@ func TestApply(t *testing.T) {
 				"replica a runs revision " + will + "\nreplica b runs revision " + will + "\nevery replica (2) runs revision " + will + "\n"},
 		},
 		"nothing is written twice": {
-			site: site{held: Held{Text: []byte(changed)}, looks: [][]Replica{runs(will, "a")}}, text: changed,
+			site: site{held: Held{Files: key([]byte(changed))}, looks: [][]Replica{runs(will, "a")}}, text: changed,
 			out: []string{"nothing changes\n", "holds revision " + will + " already\n", "every replica (1) runs"},
 		},
 		"a dry run": {text: changed, args: []string{"--dry-run"}, out: []string{"quota.volumes 10 -> 20", "stays as it is (--dry-run)"}},
 		"a dry run of what the API server refuses": {site: site{writeErr: errors.New("it is immutable")}, text: changed, args: []string{"--dry-run"}, code: ExitFailed, err: []string{"it is immutable"}},
-		"a dry run of what a tool manages": {site: site{held: Held{Text: []byte(compared), Manager: "Helm"}}, text: changed, args: []string{"--dry-run"},
+		"a dry run of what a tool manages": {site: site{held: Held{Files: key([]byte(compared)), Manager: "Helm"}}, text: changed, args: []string{"--dry-run"},
 			out: []string{"is managed by Helm, which will bring its own policy back: give it this one, too"}},
 		"line ends, a byte order mark and comments stay": {text: "\ufeff# comment\r\n" + strings.ReplaceAll(changed, "\n", "\r\n"), args: []string{"--timeout", "0"}, writes: 1},
 		"a manifest": {text: manifestOf("standalone-cinder", "standalone-cinder-policy", changed), args: []string{"--timeout", "0"}, writes: 1, out: []string{"holds revision " + will + " now"}},
@@ -127,11 +139,11 @@ func TestApply(t *testing.T) {
 			out: []string{"holds no policy under the key policy.yaml\n", "(before: none)"},
 		},
 		"a policy with mistakes is replaced": {
-			site: site{held: Held{Text: []byte("kind: \"Pol\\eizei\"\n")}, looks: [][]Replica{runs(will, "a")}}, text: changed, writes: 1,
+			site: site{held: Held{Files: key([]byte("kind: \"Pol\\eizei\"\n"))}, looks: [][]Replica{runs(will, "a")}}, text: changed, writes: 1,
 			out: []string{"holds a policy with 4 errors, so there is nothing to compare with; the first: ConfigMap standalone-cinder/standalone-cinder-policy:1:"},
 		},
 		"a tool that manages the ConfigMap": {
-			site: site{held: Held{Text: []byte(compared), Manager: "Helm"}}, text: changed, args: []string{"--timeout", "0"}, writes: 1,
+			site: site{held: Held{Files: key([]byte(compared)), Manager: "Helm"}}, text: changed, args: []string{"--timeout", "0"}, writes: 1,
 			out: []string{"is managed by Helm, which will bring its own policy back: give it this one, too"},
 		},
 		"replicas refuse it": {
@@ -150,8 +162,8 @@ func TestApply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.site
-			if s.held.Text == nil && s.held.Version == "" {
-				s.held = Held{Text: []byte(compared)}
+			if s.held.Files == nil && s.held.Version == "" {
+				s.held = Held{Files: key([]byte(compared))}
 			}
 			got := s.apply(c.text, c.args...)
 			if ExitCode(got.err) != c.code || s.writes != c.writes {
@@ -179,8 +191,8 @@ func TestApply(t *testing.T) {
 
 // TestApplyNoticesThatSomebodyElseApplies: the replicas will never run the policy then.
 func TestApplyNoticesThatSomebodyElseApplies(t *testing.T) {
-	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
-	s.beforeLook = func() { s.held.Text = []byte("theirs") }
+	s := &site{held: Held{Files: key([]byte(good))}, looks: [][]Replica{{{Pod: "a"}}}}
+	s.beforeLook = func() { s.held.Files = key([]byte("theirs")) }
 	got := s.apply(compared)
 	if ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), "by revision "+policy.RevisionOf([]byte("theirs"))+" in the meantime") {
 		t.Errorf("%v\n%s", got.err, got.stdout)
@@ -188,8 +200,8 @@ func TestApplyNoticesThatSomebodyElseApplies(t *testing.T) {
 }
 
 func TestApplyNoticesThatSomebodyRemovesThePolicy(t *testing.T) {
-	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
-	s.beforeLook = func() { s.held.Text = nil }
+	s := &site{held: Held{Files: key([]byte(good))}, looks: [][]Replica{{{Pod: "a"}}}}
+	s.beforeLook = func() { s.held.Files = nil }
 	if got := s.apply(compared); ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), "somebody has removed the policy from ConfigMap") {
 		t.Errorf("%v\n%s", got.err, got.stdout)
 	}
@@ -197,7 +209,7 @@ func TestApplyNoticesThatSomebodyRemovesThePolicy(t *testing.T) {
 
 // TestApplyDoesNotClaimToKnowWhatItCannotRead: the ConfigMap may be gone by then.
 func TestApplyDoesNotClaimToKnowWhatItCannotRead(t *testing.T) {
-	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a"}}}}
+	s := &site{held: Held{Files: key([]byte(good))}, looks: [][]Replica{{{Pod: "a"}}}}
 	s.beforeLook = func() { s.heldErr = errors.New("there is no ConfigMap") }
 	got := s.apply(compared, "--timeout", "50ms")
 	if want := "held revision " + policy.RevisionOf([]byte(compared)); ExitCode(got.err) != ExitFailed || !strings.Contains(message(got.err), want) || !strings.Contains(message(got.err), "there is no ConfigMap") {
@@ -211,7 +223,7 @@ func manifestOf(namespace, name, text string) string {
 }
 
 func TestApplyAsJSON(t *testing.T) {
-	s := &site{held: Held{Text: []byte(good)}, looks: [][]Replica{{{Pod: "a", Revision: policy.RevisionOf([]byte(compared))}}}}
+	s := &site{held: Held{Files: key([]byte(good))}, looks: [][]Replica{{{Pod: "a", Revision: policy.RevisionOf([]byte(compared))}}}}
 	got := s.apply(compared, "-o", "json")
 	var answer applied
 	if err := json.Unmarshal([]byte(got.stdout), &answer); err != nil || got.err != nil {

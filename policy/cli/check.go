@@ -55,8 +55,8 @@ func newCheckCommand(from Options) *cobra.Command {
 		Short: "List every error in policy files",
 		Long: `List every error in policy files, each with its line, its field and a remedy.
 
-FILE may be the manifest of a ConfigMap that holds the policy; - is standard
-input. Warnings are about things that are allowed but probably not intended; they
+FILE may be a directory with the files of one policy, or the manifest of a ConfigMap
+that holds it; - is standard input. Warnings are about things that are allowed but probably not intended; they
 fail the check only with --fail-on=warnings.
 
 With --clouds-file, also check the credentials of the backends without a request:
@@ -286,10 +286,14 @@ func (r report) failure(code int) error {
 	return &ExitError{Code: code, Err: fmt.Errorf("%s has %s", r.Source, count(len(r.Errors), "error"))}
 }
 
-// readPolicy reads a policy, or a ConfigMap with it; - is standard input.
+// readPolicy reads a policy, a directory of its files, or a ConfigMap with it; - is standard
+// input.
 func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*policy.Policy, error) {
 	if file == "-" {
 		return policy.ReadManifest(stdin, stdinName, protocols)
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return policy.Load(file, protocols)
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -325,8 +329,13 @@ func reportMistakes(cmd *cobra.Command, output, file string, err error, code int
 // check reads and checks a policy, which is nil if it has mistakes. An error means that
 // it could not be read.
 func check(file string, stdin io.Reader, protocols mapping.Protocols) (report, *policy.Policy, error) {
-	r := newReport(file)
 	p, err := readPolicy(file, stdin, protocols)
+	return checked(file, p, err)
+}
+
+// checked reports what reading a policy gave.
+func checked(file string, p *policy.Policy, err error) (report, *policy.Policy, error) {
+	r := newReport(file)
 	if errors.As(err, &r.Errors) {
 		return r, nil, nil
 	}

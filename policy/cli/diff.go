@@ -27,7 +27,7 @@ look like: defaults are inherited, backends and tenants are told apart by their
 names, rules by their StorageClasses. No cluster is needed; policy check
 --kubeconfig FILE --against OLD says what the change does to its claims.
 
-Both may be manifests of ConfigMaps; one may be - for standard input.
+Both may be directories, or manifests of ConfigMaps; one may be - for standard input.
 
 Exit codes: 0 nothing changes; 1 something does; 2 wrong usage, a file that cannot
 be read, or errors in one of them.`,

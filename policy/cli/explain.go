@@ -67,7 +67,7 @@ denial, use policy test.`,
 		ValidArgsFunction: completeFiles,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.policy, "policy", "", "policy `file`; - for standard input")
+	flags.StringVar(&options.policy, "policy", "", "policy `file` or directory; - for standard input")
 	flags.StringArrayVar(&options.files, "manifests", nil, "`file` of YAML manifests; - for standard input; may be repeated")
 	flags.StringVarP(&options.claim.namespace, "namespace", "n", "", "`namespace` of the claim; with manifests, of claims that name none (default \"default\")")
 	flags.StringVar(&options.claim.name, "name", "", "`name` of the claim, for rules with pick: spread")

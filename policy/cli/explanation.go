@@ -107,10 +107,11 @@ func (e explanation) refusedClaims() int {
 	return n
 }
 
-// placedDenial is a denial with the line of its path.
+// placedDenial is a denial with the line of its path, and its file if there are several.
 type placedDenial struct {
 	policy.Denial
-	Line int `json:"line,omitempty"`
+	Line int    `json:"line,omitempty"`
+	File string `json:"file,omitempty"`
 }
 
 // volume is the volume that would be created, and the properties that the rule fixes.
@@ -145,6 +146,7 @@ const (
 type step struct {
 	Path    string  `json:"path"`
 	Line    int     `json:"line"`
+	File    string  `json:"file,omitempty"`
 	Name    string  `json:"name"`
 	Outcome outcome `json:"outcome"`
 	Detail  string  `json:"detail"`
@@ -216,7 +218,7 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 	if denial := room.Denial; denial != nil {
 		e.Denial = &placedDenial{Denial: *denial}
 		if denial.Path != "" {
-			e.Denial.Line = p.Line(denial.Path)
+			e.Denial.Line, e.Denial.File = p.Line(denial.Path), p.FileOf(denial.Path)
 		}
 	}
 	if len(room.Backends) > 0 && room.Denial == nil {
@@ -292,7 +294,7 @@ func (e *claimExplanation) addZones(p *policy.Policy, decision policy.Decision) 
 
 // addStep files a step of the decision's trace under its subject.
 func (e *claimExplanation) addStep(p *policy.Policy, s policy.TraceStep) {
-	to := step{Path: s.Path, Line: p.Line(s.Path), Name: s.Name, Outcome: noMatch, Detail: s.Detail}
+	to := step{Path: s.Path, Line: p.Line(s.Path), File: p.FileOf(s.Path), Name: s.Name, Outcome: noMatch, Detail: s.Detail}
 	switch {
 	case strings.HasPrefix(s.Path, "populators["):
 		e.Notes = append(e.Notes, s.Detail)
@@ -326,7 +328,7 @@ func (e *claimExplanation) addUnreachedRules(p *policy.Policy) {
 		}
 		for _, class := range tenant.Classes[len(e.Rules):] {
 			e.Rules = append(e.Rules, step{
-				Path: class.Path(), Line: p.Line(class.Path()), Name: "[" + strings.Join(class.StorageClasses, ", ") + "]",
+				Path: class.Path(), Line: p.Line(class.Path()), File: p.FileOf(class.Path()), Name: "[" + strings.Join(class.StorageClasses, ", ") + "]",
 				Outcome: notReached, Detail: "not considered, because an earlier rule decided",
 			})
 		}

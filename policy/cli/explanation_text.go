@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -111,22 +112,22 @@ func (e claimExplanation) writeHead(w *textWriter, source string) {
 	}
 	switch {
 	case e.Denial == nil:
-		w.line("%sgranted: tenant %s, rule %s (%s:%d), backend %s", policyVerdict, e.Tenant, e.Rule, source, lineOf(e.Rules, e.Rule), e.Backend)
+		w.line("%sgranted: tenant %s, rule %s (%s), backend %s", policyVerdict, e.Tenant, e.Rule, placeOf(e.Rules, e.Rule, source), e.Backend)
 	case e.Denial.Path == "":
 		w.line("%sdenied: %s: %s", policyVerdict, e.Denial.Reason, e.Denial.Message)
 	default:
 		w.line("%sdenied: %s: %s", policyVerdict, e.Denial.Reason, e.Denial.Message)
-		w.line("%sdecided by %s (%s:%d)", policyVerdict, e.Denial.Path, source, e.Denial.Line)
+		w.line("%sdecided by %s (%s:%d)", policyVerdict, e.Denial.Path, cmp.Or(e.Denial.File, source), e.Denial.Line)
 	}
 }
 
-func lineOf(steps []step, path string) int {
+func placeOf(steps []step, path, source string) string {
 	for _, s := range steps {
 		if s.Path == path {
-			return s.Line
+			return fmt.Sprintf("%s:%d", cmp.Or(s.File, source), s.Line)
 		}
 	}
-	return 0
+	return source
 }
 
 func (e claimExplanation) writeTenants(w *textWriter) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -143,7 +144,7 @@ func (l *LiveReport) bothModes(p *policy.Policy) (findings []Finding) {
 // add adds findings at their lines.
 func (r *report) add(p *policy.Policy, findings []Finding) {
 	for _, finding := range findings {
-		at := policy.Error{Source: p.Source, Line: p.Line(finding.Path), Path: finding.Path, Message: finding.Message}
+		at := policy.Error{Source: cmp.Or(p.FileOf(finding.Path), p.Source), Line: p.Line(finding.Path), Path: finding.Path, Message: finding.Message}
 		if finding.Warning {
 			r.Warnings = append(r.Warnings, at)
 		} else {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -142,7 +143,7 @@ func writeFindings(w io.Writer, source string, findings []review.Finding, subjec
 		}
 		place := ""
 		if f.Line > 0 {
-			place = fmt.Sprintf(" (%s:%d)", source, f.Line)
+			place = fmt.Sprintf(" (%s:%d)", cmp.Or(f.File, source), f.Line)
 		}
 		fmt.Fprintf(w, "  %s%s: %s\n", subject(f), place, f.Message)
 	}

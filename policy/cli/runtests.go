@@ -55,7 +55,7 @@ errors, which are listed; 2 wrong usage, an unreadable file, or errors in FILE.`
 		},
 		ValidArgsFunction: completeFile,
 	}
-	cmd.Flags().StringVar(&policyFile, "policy", "", "policy `file` instead of the one that FILE names; - for standard input")
+	cmd.Flags().StringVar(&policyFile, "policy", "", "policy `file` or directory instead of the one that FILE names; - for standard input")
 	outputFlag(cmd, &output)
 	completeYAML(cmd, "policy")
 	return cmd

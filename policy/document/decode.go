@@ -23,7 +23,7 @@ func (d *Document) decode(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	if path != "" {
-		d.positions[path] = Position{n.Line, n.Column}
+		d.positions[path] = Position{n.Line, n.Column, d.source}
 	}
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
@@ -48,13 +48,17 @@ func (d *Document) decode(n *yaml.Node, v reflect.Value, path string) {
 
 // spend counts visited values. Aliases can make a short file expand to billions of them.
 func (d *Document) spend(n *yaml.Node) bool {
-	if d.nodes++; d.nodes <= maxNodes {
+	most := maxNodes
+	if d.joined {
+		most = maxJoinedNodes
+	}
+	if d.nodes++; d.nodes <= most {
 		return true
 	}
 	if !d.exhausted {
 		d.exhausted = true
-		d.errorAt(Position{n.Line, n.Column}, "", fmt.Sprintf(
-			"the file expands to more than %d values; use fewer or smaller aliases", maxNodes))
+		d.errorAt(positionOf(n), "", fmt.Sprintf(
+			"the file expands to more than %d values; use fewer or smaller aliases", most))
 	}
 	return false
 }
@@ -68,7 +72,7 @@ func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		if key.Kind == yaml.AliasNode {
 			key = key.Alias
 		}
-		at := Position{key.Line, key.Column}
+		at := positionOf(key)
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
 			d.unreadable(key, path, "merge keys (<<) are not supported; write out the keys in every place")
@@ -90,6 +94,7 @@ func (d *Document) pairs(n *yaml.Node, path string, visit func(key string, keyNo
 		first[key.Value] = key.Line
 		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null" {
 			// An absent value has no position of its own in the file.
+			at.Source = d.source
 			d.positions[keyPath] = at
 			d.unreadable(key, keyPath, "the key has no value; give it one or remove the key")
 			continue
@@ -118,8 +123,10 @@ func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 		}
 	}
 	d.pairs(n, path, func(key string, keyNode, value *yaml.Node) {
-		if _, ok := fields[key]; ok {
-			read(key, value)
+		if field, ok := fields[key]; ok {
+			if path != "" || v.Field(field).Kind() == reflect.Slice || d.first(key, keyNode) {
+				read(key, value)
+			}
 			return
 		}
 		remedy := DidYouMean(key, known, "the keys here are")
@@ -127,13 +134,23 @@ func (d *Document) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 		if where := d.options.Misplaced(v.Type().Name(), key); where != "" && !near {
 			remedy = "; " + where
 		}
-		d.errorAt(Position{keyNode.Line, keyNode.Column}, Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
+		d.errorAt(positionOf(keyNode), Child(path, key), fmt.Sprintf("unknown key %q%s", key, remedy))
 		// A misspelled key's value is read anyway, so that its mistakes are found at once
 		// and it is not reported as missing.
 		if near && !hasKey(n, meant) {
 			read(meant, value)
 		}
 	})
+}
+
+// first reports a key that an earlier one of several files gives.
+func (d *Document) first(key string, at *yaml.Node) bool {
+	if earlier, ok := d.given[key]; ok {
+		d.errorAt(positionOf(at), key, fmt.Sprintf("the key is given twice, first in %s:%d, and only lists may stand in several files; remove one", earlier.Source, earlier.Line))
+		return false
+	}
+	d.given[key] = Position{at.Line, at.Column, d.source}
+	return true
 }
 
 func hasKey(mapping *yaml.Node, key string) bool {
@@ -170,12 +187,18 @@ func (d *Document) decodeList(n *yaml.Node, v reflect.Value, path string) {
 	}
 	// Every element gets its place in the list, even if unreadable, so that indices in
 	// paths match the file.
-	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	earlier := 0
+	if d.joined && isWord(path) {
+		earlier = v.Len()
+	}
+	list := reflect.MakeSlice(v.Type(), earlier+len(n.Content), earlier+len(n.Content))
+	reflect.Copy(list, v.Slice(0, earlier))
+	v.Set(list)
 	for i, item := range n.Content {
 		if d.exhausted {
 			return
 		}
-		d.decode(item, v.Index(i), Element(path, i))
+		d.decode(item, v.Index(earlier+i), Element(path, earlier+i))
 	}
 }
 

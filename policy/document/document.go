@@ -3,6 +3,7 @@
 package document
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -11,16 +12,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes bounds the expansion of aliases. A thousand tenants with a few rules each have
-// some 30,000 values.
-const maxNodes = 100_000
+// maxNodes bounds the expansion of aliases in a file, and maxJoinedNodes in several that
+// are read as one. A thousand tenants with a few rules each have some 30,000 values.
+const (
+	maxNodes       = 100_000
+	maxJoinedNodes = 4 * maxNodes
+)
 
-// Position is a position in a file, counted from 1.
-type Position struct{ Line, Column int }
+// Position is a position in a file, counted from 1. Without a line, it is the whole file.
+type Position struct {
+	Line, Column int
+	Source       string
+}
 
 // Options describe the kind of file.
 type Options struct {
-	// Source names the file in errors.
+	// Source names the file in errors, or several that are read as one.
 	Source string
 	// Noun is the name of such a file in messages, TooLarge the error about a file larger
 	// than MaxSize, and APIVersion the first value of the file.
@@ -45,6 +52,12 @@ type Scalar struct {
 type Document struct {
 	options Options
 
+	// source names the file that is being read; empty once several have been joined.
+	source string
+	joined bool
+	// given holds where keys are given that may stand in only one of several files.
+	given map[string]Position
+
 	errors   ErrorList
 	warnings ErrorList
 
@@ -61,11 +74,25 @@ type Document struct {
 
 // New begins a file.
 func New(options Options) *Document {
-	return &Document{options: options, positions: map[string]Position{}, unread: map[string]bool{}}
+	return &Document{options: options, source: options.Source, given: map[string]Position{}, positions: map[string]Position{}, unread: map[string]bool{}}
 }
 
-// Read fills in a value from a file. It returns false if the file could not be read
-// completely, because further checks would then mislead.
+// Join begins the next of several files that are read as one: lists at their top level
+// continue those of earlier files; all other keys there may stand in only one file, except
+// those that every file begins with. Without a name, all files have been read.
+func (d *Document) Join(source string) {
+	d.source, d.joined = source, true
+	for _, key := range []string{"apiVersion", "kind"} {
+		delete(d.given, key)
+		if source != "" {
+			delete(d.positions, key)
+			delete(d.unread, key)
+		}
+	}
+}
+
+// Read fills in a value from a file; see Join for several. It returns false if the file
+// could not be read completely, because further checks would then mislead.
 func (d *Document) Read(data []byte, into any) bool {
 	root := d.parse(data)
 	if root == nil {
@@ -100,12 +127,16 @@ func (d *Document) Has(path string) bool {
 }
 
 func (d *Document) errorAt(at Position, path, message string) {
-	d.errors = append(d.errors, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: message})
+	d.errors = append(d.errors, d.remark(at, path, message))
+}
+
+func (d *Document) remark(at Position, path, message string) Error {
+	return Error{Source: cmp.Or(at.Source, d.source, d.options.Source), Line: at.Line, Column: at.Column, Path: path, Message: message}
 }
 
 // unreadable reports a value that cannot be read.
 func (d *Document) unreadable(n *yaml.Node, path, format string, args ...any) {
-	d.errorAt(Position{n.Line, n.Column}, path, fmt.Sprintf(format, args...))
+	d.errorAt(positionOf(n), path, fmt.Sprintf(format, args...))
 	d.unread[path] = true
 }
 
@@ -116,18 +147,32 @@ func (d *Document) Errorf(path, format string, args ...any) {
 			return
 		}
 	}
-	d.errorAt(d.Find(path), path, fmt.Sprintf(format, args...))
+	d.errorAt(d.find(path), path, fmt.Sprintf(format, args...))
 }
 
 // Warnf adds a remark about the value at path, which does not make the document
 // invalid.
 func (d *Document) Warnf(path, format string, args ...any) {
-	at := d.Find(path)
-	d.warnings = append(d.warnings, Error{Source: d.options.Source, Line: at.Line, Column: at.Column, Path: path, Message: fmt.Sprintf(format, args...)})
+	d.warnings = append(d.warnings, d.remark(d.find(path), path, fmt.Sprintf(format, args...)))
 }
 
-// Find returns the position of a path, or of its nearest ancestor in the file.
-func (d *Document) Find(path string) Position { return Nearest(d.positions, path) }
+// find returns the position of a path, or of its nearest ancestor in the file.
+func (d *Document) find(path string) Position {
+	at := Nearest(d.positions, path)
+	if at.Source == "" && d.joined && d.source == "" {
+		return Position{} // It stands in none of the files.
+	}
+	return at
+}
+
+// LineOf returns the line of a path for a message, with the file if there are several.
+func (d *Document) LineOf(path string) string {
+	at := d.find(path)
+	if d.joined {
+		return fmt.Sprintf("%s:%d", at.Source, at.Line)
+	}
+	return fmt.Sprintf("line %d", at.Line)
+}
 
 // Nearest returns the position of a path, or of its nearest ancestor.
 func Nearest(positions map[string]Position, path string) Position {
@@ -137,8 +182,10 @@ func Nearest(positions map[string]Position, path string) Position {
 		}
 		path = parent(path)
 	}
-	return Position{1, 1}
+	return Position{Line: 1, Column: 1}
 }
+
+func positionOf(n *yaml.Node) Position { return Position{Line: n.Line, Column: n.Column} }
 
 // parent returns the path of the value that holds the one at path.
 func parent(path string) string {

@@ -24,16 +24,17 @@ type Embedded struct {
 	Text []byte
 }
 
-// Embedding finds the one value of a ConfigMap that is a file of the kind. It returns nil
-// if the data contains no ConfigMap.
-func Embedding(data []byte, kind string) (*Embedded, error) {
+// Embedding finds the one value of a ConfigMap that is a file of the kind or, if one
+// ConfigMap has several, all its values, sorted by their keys. It returns nil if the data
+// contains no ConfigMap.
+func Embedding(data []byte, kind string) ([]*Embedded, error) {
 	if len(data) > 4*MaxSize || !bytes.Contains(data, []byte("ConfigMap")) {
 		return nil, nil
 	}
 	isKind := regexp.MustCompile(`(?m)^\s*"?kind"?\s*:\s*"?` + kind + `"?\s*,?\s*$`)
-	var found []*Embedded
+	var found, siblings []*Embedded
 	var keys []string
-	isConfigMap := false
+	isConfigMap, holders := false, 0
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var object yaml.Node
@@ -52,20 +53,31 @@ func Embedding(data []byte, kind string) (*Embedded, error) {
 		if values == nil || values.Kind != yaml.MappingNode {
 			continue
 		}
+		var here []*Embedded
+		before := len(found)
 		for i := 0; i+1 < len(values.Content); i += 2 {
 			key, value := values.Content[i].Value, values.Content[i+1]
 			keys = append(keys, key)
-			if value.Kind == yaml.ScalarNode && isKind.MatchString(value.Value) {
+			if value.Kind == yaml.ScalarNode {
 				meta := valueOf(root, "metadata")
-				found = append(found, &Embedded{Content: []byte(value.Value), Key: key, Namespace: textOf(meta, "namespace"), Name: textOf(meta, "name"), Text: inPlace(data, value)})
+				here = append(here, &Embedded{Content: []byte(value.Value), Key: key, Namespace: textOf(meta, "namespace"), Name: textOf(meta, "name"), Text: inPlace(data, value)})
+				if isKind.MatchString(value.Value) {
+					found = append(found, here[len(here)-1])
+				}
 			}
+		}
+		if len(found) > before {
+			holders, siblings = holders+1, here
 		}
 	}
 	switch {
 	case !isConfigMap:
 		return nil, nil
 	case len(found) == 1:
-		return found[0], nil
+		return found, nil
+	case holders == 1:
+		slices.SortFunc(siblings, func(a, b *Embedded) int { return strings.Compare(a.Key, b.Key) })
+		return siblings, nil
 	case len(found) == 0:
 		slices.Sort(keys)
 		return nil, fmt.Errorf("the ConfigMap has no value with kind: %s; its keys under data are [%s]", kind, strings.Join(keys, ", "))

@@ -44,7 +44,7 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// ErrorList holds every mistake of a file, sorted by position. Load and Parse return
+// ErrorList holds every mistake of a file, or of several, sorted by position. Load and Parse return
 // it as their error; errors.As finds it.
 type ErrorList []Error
 
@@ -60,6 +60,9 @@ func (l ErrorList) Error() string {
 func (l ErrorList) sort() {
 	sort.SliceStable(l, func(i, j int) bool {
 		a, b := l[i], l[j]
+		if a.Source != b.Source {
+			return a.Source < b.Source
+		}
 		if a.Line != b.Line {
 			return a.Line < b.Line
 		}

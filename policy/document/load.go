@@ -35,7 +35,7 @@ func (d *Document) parse(data []byte) *yaml.Node {
 	var first, second yaml.Node
 	switch err := decoder.Decode(&first); {
 	case errors.Is(err, io.EOF):
-		d.errorAt(Position{1, 1}, "", fmt.Sprintf("the file is empty; a %s begins with apiVersion: %s", d.options.Noun, d.options.APIVersion))
+		d.errorAt(Position{Line: 1, Column: 1}, "", fmt.Sprintf("the file is empty; a %s begins with apiVersion: %s", d.options.Noun, d.options.APIVersion))
 		return nil
 	case err != nil:
 		d.reportSyntax(err, data)
@@ -47,12 +47,12 @@ func (d *Document) parse(data []byte) *yaml.Node {
 		d.reportSyntax(err, data)
 		return nil
 	default:
-		d.errorAt(Position{second.Line, second.Column}, "", fmt.Sprintf("a second YAML document begins here; a %s file holds exactly one", d.options.Noun))
+		d.errorAt(positionOf(&second), "", fmt.Sprintf("a second YAML document begins here; a %s file holds exactly one", d.options.Noun))
 		return nil
 	}
 	root := first.Content[0]
 	if root.Kind != yaml.MappingNode {
-		d.errorAt(Position{root.Line, root.Column}, "", fmt.Sprintf(
+		d.errorAt(positionOf(root), "", fmt.Sprintf(
 			"the file must be a mapping that begins with apiVersion: %s, but it is %s", d.options.APIVersion, describe(root)))
 		return nil
 	}
@@ -62,9 +62,9 @@ func (d *Document) parse(data []byte) *yaml.Node {
 // unreadable finds characters that the YAML reader rejects without a position.
 func unreadable(data []byte) (Position, string, bool) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
-		return Position{1, 1}, "the file is encoded in UTF-16; save it as UTF-8", true
+		return Position{Line: 1, Column: 1}, "the file is encoded in UTF-16; save it as UTF-8", true
 	}
-	at := Position{1, 1}
+	at := Position{Line: 1, Column: 1}
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		switch {
@@ -74,7 +74,7 @@ func unreadable(data []byte) (Position, string, bool) {
 			return at, fmt.Sprintf("control character %U is not allowed; remove it", r), true
 		}
 		if r == '\n' {
-			at = Position{at.Line + 1, 1}
+			at = Position{Line: at.Line + 1, Column: 1}
 		} else {
 			at.Column++
 		}

@@ -80,6 +80,8 @@ type Finding struct {
 	// single one.
 	Path string `json:"path,omitempty"`
 	Line int    `json:"line,omitempty"`
+	// File is the one with the line, if the policy has several.
+	File string `json:"file,omitempty"`
 	// Message is one sentence.
 	Message string `json:"message"`
 	// Volumes are the PersistentVolumes of a finding about several, sorted by name.
@@ -174,7 +176,7 @@ type reviewer struct {
 
 func (r *reviewer) find(f Finding) {
 	if f.Path != "" {
-		f.Line = r.policy.Line(f.Path)
+		f.Line, f.File = r.policy.Line(f.Path), r.policy.FileOf(f.Path)
 	}
 	r.review.Findings = append(r.review.Findings, f)
 }

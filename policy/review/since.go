@@ -93,7 +93,7 @@ func changedBackends(earlier, p *policy.Policy, existing Existing) []Finding {
 			f := grouped(BackendChanged, b.Name, path, names,
 				"%s of backend %s changed, so the volumes of %s, %s, may no longer be found; volumes that are not found are not deleted until the backend points there again",
 				strings.Join(changed, " and "), b.Name, someVolumes(names), where)
-			f.Line = p.Line(path)
+			f.Line, f.File = p.Line(path), p.FileOf(path)
 			findings = append(findings, f)
 		})
 	}

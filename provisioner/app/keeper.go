@@ -110,5 +110,5 @@ func (k *keeper) keep(ctx context.Context, now inForce) error {
 			next = found
 		}
 	}
-	return k.lastGood.Save(ctx, kept, next.Text())
+	return k.lastGood.Save(ctx, kept, next.Files().Encode())
 }

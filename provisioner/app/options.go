@@ -102,7 +102,7 @@ type Metrics interface {
 // the lease duration plus that. The defaults cost the API server one write a second by the
 // leader and about one read every 1.6 s by each follower.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
+	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` or directory (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else the pod's service account")
 	flags.StringVar(&o.Namespace, "namespace", "", "`namespace` of the Lease and of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")

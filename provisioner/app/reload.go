@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +18,7 @@ import (
 // The program reads their content and does not rely on filesystem
 // notifications: a ConfigMap or Secret is mounted as a symlink to a symlink
 // that is swapped, some filesystems send no notifications at all, and reading
-// a few kilobytes a second costs nothing.
+// a few kilobytes a second costs nothing. A policy of several files is one content.
 const pollInterval = time.Second
 
 // maxErrors is how many errors an event lists; the log has them all.
@@ -91,18 +89,18 @@ func (r *reloader) checkPolicyFile() {
 // unreadableFile begins the revision of a file that cannot be read.
 const unreadableFile = "unreadable: "
 
-// readPolicy reads the file and checks it, unless its revision is known. Even a file
+// readPolicy reads the file, or the files, and checks them, unless its revision is known. Even a file
 // that cannot be read has a revision, which names the reason.
 func (r *replica) readPolicy(known ...string) (revision string, found *policy.Policy, err error) {
-	data, err := readFile(r.options.PolicyFile)
+	files, err := policy.ReadFiles(r.options.PolicyFile)
 	if err != nil {
 		return unreadableFile + err.Error(), nil, err
 	}
-	revision = policy.RevisionOf(data)
+	revision = files.Revision()
 	if slices.Contains(known, revision) {
 		return revision, nil, nil
 	}
-	found, err = policy.Parse(data, r.options.PolicyFile, r.options.Protocols.Describe())
+	found, err = policy.ParseFiles(files, r.options.PolicyFile, r.options.Protocols.Describe())
 	return revision, found, err
 }
 
@@ -232,18 +230,4 @@ func (r *reloader) checkCredentials() {
 	if term := r.term(); term != nil && len(changed) > 0 {
 		term.credentialsChanged(changed)
 	}
-}
-
-// readFile reads a file up to the largest size of a policy.
-func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
-	defer file.Close() //nolint:errcheck // Nothing was written.
-	data, err := io.ReadAll(io.LimitReader(file, policy.MaxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
-	return data, nil
 }

@@ -111,7 +111,7 @@ func newReplica(options Options, config *rest.Config, namespace string) (*replic
 		return nil, err
 	}
 	r.lastGood = lastgood.Store{
-		Client: r.client, Namespace: namespace, Name: wiring.LeaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxFileSize,
+		Client: r.client, Namespace: namespace, Name: wiring.LeaseName(options.ProvisionerName) + "-last-good", MaxPolicySize: policy.MaxEncodedSize,
 		// The admission policies in deploy/ let the program change only Secrets with
 		// this label.
 		Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -112,17 +113,36 @@ func (r *replica) keptPolicy(kept lastgood.Kept) (*policy.Policy, error) {
 			return nil, fmt.Errorf("no earlier policy is kept in %s that could be used instead", r.lastGood)
 		}
 		var found *policy.Policy
-		if found, err = policy.Parse(kept.Policy, r.options.PolicyFile, r.options.Protocols.Describe()); err == nil {
+		files, path := keptFiles(kept, r.options.PolicyFile)
+		if found, err = policy.ParseFiles(files, path, r.options.Protocols.Describe()); err == nil {
 			return found, nil
 		}
 		var mistakes policy.ErrorList
 		if errors.As(err, &mistakes) {
 			for i := range mistakes {
-				mistakes[i].Source = r.lastGood.String()
+				mistakes[i].Source = strings.Replace(mistakes[i].Source, path, r.lastGood.String(), 1)
 			}
 		}
 	}
 	return nil, fmt.Errorf("the last good policy, kept in %s, cannot be used either: %w", r.lastGood, err)
+}
+
+// keptFiles returns the last good policy as if it were read now. Since it was kept, --policy
+// may have become a directory, or a file.
+func keptFiles(kept lastgood.Kept, path string) (policy.Files, string) {
+	files := policy.DecodeFiles(kept.Policy)
+	info, err := os.Stat(path)
+	switch several := len(files) > 1; {
+	case err != nil || info.IsDir() == several:
+	case several:
+		path = filepath.Dir(path)
+	default:
+		files[0].Name = policy.MountedKey
+	}
+	if files[0].Name != "" {
+		path = filepath.Clean(path)
+	}
+	return files, path
 }
 
 // choose puts the first policy into force.
@@ -167,7 +187,8 @@ func (r *reloader) checkCloudsFile() error {
 	var needing []string
 	for i := range p.Backends {
 		if backend := &p.Backends[i]; backend.Auth.Cloud != "" {
-			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, p.Source, p.Line(fmt.Sprintf("backends[%d].auth.cloud", i))))
+			at := fmt.Sprintf("backends[%d].auth.cloud", i)
+			needing = append(needing, fmt.Sprintf("%s (%s:%d)", backend.Name, cmp.Or(p.FileOf(at), p.Source), p.Line(at)))
 		}
 	}
 	if len(needing) == 0 || len(needing) < len(p.Backends) {

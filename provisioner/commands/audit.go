@@ -94,7 +94,7 @@ Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` (required)")
+	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` or directory (required)")
 	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
 	flags.StringVar(&options.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
 	flags.StringVar(&options.Namespace, "namespace", "", "`namespace` of the volumes' Secrets; default is $POD_NAMESPACE, else the pod's namespace, else "+defaultMapNamespace)

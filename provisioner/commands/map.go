@@ -179,7 +179,7 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file`, which gives mapping and connector; - for standard input")
+	flags.StringVar(&options.PolicyFile, "policy", "", "policy `file` or directory, which gives mapping and connector; - for standard input")
 	flags.StringVar(&options.Backend, "backend", "", "`name` of the policy's backend; may be omitted if there is only one")
 	flags.StringVar(&options.Namespace, "namespace", defaultMapNamespace, "`namespace` of the Secret")
 	flags.StringVar(&options.AccessMode, "access-mode", "RWO", "access `mode` of the claim: RWO, ROX, RWOP or RWX, or their long names")

@@ -88,7 +88,7 @@ func checkVolumeMode(mode corev1.PersistentVolumeMode) error {
 
 func (o *VolumeOptions) addFlags(command *cobra.Command) {
 	flags := command.Flags()
-	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` (required)")
+	flags.StringVar(&o.PolicyFile, "policy", "", "policy `file` or directory (required)")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
 	flags.StringVar(&o.CloudsFile, "clouds-file", "", "clouds.yaml `file`; default is the usual search path of the OpenStack clients")
 	flags.StringVar(&o.ProvisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")

@@ -116,7 +116,7 @@ func BenchmarkDecide(b *testing.B) {
 func BenchmarkLoad(b *testing.B) {
 	for _, tenants := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("tenants=%d", tenants), func(b *testing.B) {
-			text := policyOf(b, tenants).Text()
+			text := policyOf(b, tenants).Files()[0].Text
 			described := mappers.BuiltIn().Describe()
 			b.ReportAllocs()
 			for b.Loop() {

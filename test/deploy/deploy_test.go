@@ -274,6 +274,7 @@ func TestComponents(t *testing.T) {
 		"grafana-dashboards": {"--set", "monitoring.dashboards.enabled=true"},
 		"noauth":             {"--set", "clouds.enabled=false"},
 		"extra-ca":           {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
+		"policy-directory":   {"--set", "policy.directory=true"},
 		"network-policy":     {"--set", "networkPolicy.enabled=true"},
 		"pod-monitor":        {"--set", "monitoring.podMonitor.enabled=true"},
 		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
@@ -281,8 +282,8 @@ func TestComponents(t *testing.T) {
 		"csi":                {"--set", "csi.enabled=true"},
 		"tenant-status":      {"--set", "tenantStatus.enabled=true"},
 		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
-		// Each of these changes the container, two of them its arguments.
-		"extra-ca noauth web-config": {"--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
+		// Each of these changes the container, three of them its arguments.
+		"policy-directory extra-ca noauth web-config": {"--set", "policy.directory=true", "--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
 	} {
 		t.Run(component, func(t *testing.T) {
 			fromOverlay := deployment(t, overlay(t, strings.Fields(component)...)).Spec.Template.Spec
@@ -314,6 +315,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	}{
 		"no policy":                       {nil, "there is no policy; add --set-file policy.content=policy.yaml, or set policy.existingConfigMap"},
 		"two policies":                    {append(slices.Clone(existing), "--set", "policy.content=x"), "policy.content and policy.existingConfigMap are both set; set only one of them"},
+		"a ConfigMap without a name":      {append(slices.Clone(existing), "--set", "policy.moreConfigMaps={}"), "moreConfigMaps"},
 		"an unknown value":                {append(slices.Clone(existing), "--set", "replica=5"), "replica"},
 		"no memory limit":                 {append(slices.Clone(existing), "--set", "resources.limits=null"), "limits"},
 		"a digest cut short":              {append(slices.Clone(existing), "--set", "image.digest=sha256:12"), "digest"},
@@ -499,6 +501,29 @@ func TestChartValues(t *testing.T) {
 	}
 }
 
+// TestChartMountsSeveralConfigMaps into the one directory that is the policy.
+func TestChartMountsSeveralConfigMaps(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "policy.moreConfigMaps={team-a,team-b}")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := deployment(t, decode(t, rendered)).Spec.Template.Spec
+	checkMounts(t, pod)
+	if !slices.Contains(pod.Containers[0].Args, "--policy=/etc/standalone-cinder/policy") {
+		t.Errorf("the arguments are %s", pod.Containers[0].Args)
+	}
+	var names []string
+	for _, source := range pod.Volumes[0].Projected.Sources {
+		names = append(names, source.ConfigMap.Name)
+		if optional := source.ConfigMap.Optional != nil && *source.ConfigMap.Optional; optional != (len(names) == 1) {
+			t.Errorf("%s is optional: %t", source.ConfigMap.Name, optional)
+		}
+	}
+	if want := []string{"standalone-cinder-policy", "team-a", "team-b"}; !slices.Equal(names, want) {
+		t.Errorf("the ConfigMaps are %s", names)
+	}
+}
+
 // TestChartLimitsWhoReachesTheReplicas: by default, only Prometheus reaches the metrics,
 // and nobody but the node the port of the probes. What the program reaches is only
 // limited if the operator says where its servers are.
@@ -606,7 +631,7 @@ func checkMounts(t *testing.T, pod corev1.PodSpec) {
 		}
 		mounted := false
 		for _, mount := range container.VolumeMounts {
-			mounted = mounted || filepath.Dir("/"+file) == mount.MountPath && mount.SubPath == ""
+			mounted = mounted || slices.Contains([]string{"/" + file, filepath.Dir("/" + file)}, mount.MountPath) && mount.SubPath == ""
 		}
 		if !mounted {
 			t.Errorf("argument %s names a file that no whole directory is mounted for", argument)

@@ -18,12 +18,19 @@ func (m mount) path(name string) string { return filepath.Join(m.dir, name) }
 
 // write replaces the file, the only one of the mount, in one step.
 func (m mount) write(name, content string) error {
+	return m.writeAll(map[string]string{name: content})
+}
+
+// writeAll replaces all files in one step.
+func (m mount) writeAll(files map[string]string) error {
 	version, err := os.MkdirTemp(m.dir, "..version-")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(version, name), []byte(content), 0o600); err != nil {
-		return err
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(version, name), []byte(content), 0o600); err != nil {
+			return err
+		}
 	}
 	data := filepath.Join(m.dir, "..data")
 	before, err := os.Readlink(data)
@@ -37,8 +44,13 @@ func (m mount) write(name, content string) error {
 	if err := os.Rename(next, data); err != nil {
 		return err
 	}
+	for name := range files {
+		if err := os.Symlink(filepath.Join("..data", name), m.path(name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
 	if before == "" {
-		return os.Symlink(filepath.Join("..data", name), m.path(name))
+		return nil
 	}
 	return os.RemoveAll(filepath.Join(m.dir, before))
 }

@@ -24,6 +24,8 @@ type ReplicaOptions struct {
 	// Policy and Clouds are the contents of the files; Clouds may be empty.
 	Policy string
 	Clouds string
+	// PolicyFiles, if set, are a policy of several files, by their names.
+	PolicyFiles map[string]string
 	// Provisioner is the name that StorageClasses use. Replicas of one Deployment
 	// share it; tests that run in parallel must not.
 	Provisioner string
@@ -79,14 +81,20 @@ func (s *Suite) StartReplica(ctx context.Context, options ReplicaOptions) (*Repl
 			return nil, err
 		}
 	}
+	path := policy.path(policyFile)
+	if options.PolicyFiles != nil {
+		path = policy.dir
+	} else {
+		options.PolicyFiles = map[string]string{policyFile: options.Policy}
+	}
 	arguments := []string{"run",
-		"--policy", policy.path(policyFile),
+		"--policy", path,
 		"--kubeconfig", kubeconfig,
 		"--namespace", Namespace,
 		"--provisioner-name", options.Provisioner,
 		"--listen", "127.0.0.1:0",
 	}
-	if err := policy.write(policyFile, options.Policy); err != nil {
+	if err := policy.writeAll(options.PolicyFiles); err != nil {
 		return nil, err
 	}
 	if options.Clouds != "" {
@@ -282,6 +290,9 @@ const (
 // WritePolicy replaces the policy file as kubelet does after an edit of the
 // ConfigMap.
 func (r *Replica) WritePolicy(content string) error { return r.policy.write(policyFile, content) }
+
+// WritePolicyFiles does the same with a policy of several files.
+func (r *Replica) WritePolicyFiles(files map[string]string) error { return r.policy.writeAll(files) }
 
 // WriteClouds replaces clouds.yaml as kubelet does after an edit of the Secret.
 func (r *Replica) WriteClouds(content string) error { return r.clouds.write(cloudsFile, content) }

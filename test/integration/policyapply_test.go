@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -32,13 +33,7 @@ func newApplyWorld(t *testing.T, name string) *applyWorld {
 	address := proxyableAddress(t)
 	w := &applyWorld{&statusWorld{world: newWorld(t, name, cindersim.Options{})}, name + "-policy"}
 	for i := range 2 {
-		replica := w.startPod(w.podName(i), address)
-		w.replicas = append(w.replicas, replica)
-		_, text, err := net.SplitHostPort(replica.Address)
-		w.must(err)
-		port, err := strconv.Atoi(text)
-		w.must(err)
-		w.declare(w.podName(i), int32(port))
+		w.admit(i, w.startPod(w.podName(i), address))
 	}
 	_, err := suite.Client.CoreV1().ConfigMaps(harness.Namespace).Create(w.ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: w.configMap}, Data: map[string]string{"policy.yaml": w.policy, "other": "stays"},
@@ -46,6 +41,17 @@ func newApplyWorld(t *testing.T, name string) *applyWorld {
 	w.must(err)
 	w.kubeconfig = w.applier()
 	return w
+}
+
+// admit declares a replica's pod.
+func (w *applyWorld) admit(i int, replica *harness.Replica) {
+	w.Helper()
+	w.replicas = append(w.replicas, replica)
+	_, text, err := net.SplitHostPort(replica.Address)
+	w.must(err)
+	port, err := strconv.Atoi(text)
+	w.must(err)
+	w.declare(w.podName(i), int32(port))
 }
 
 // applier returns a kubeconfig with the rights that the command's help names, and no others.
@@ -57,7 +63,7 @@ func (w *applyWorld) applier() string {
 	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "applier"}}
 	name := metav1.ObjectMeta{Name: w.name + "-applier"}
 	_, err = suite.Client.RbacV1().Roles(harness.Namespace).Create(w.ctx, &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{w.configMap, "absent"}, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{w.configMap, w.configMap + "-teams", "absent"}, Verbs: []string{"get", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
 		{APIGroups: []string{""}, Resources: []string{"pods/proxy"}, Verbs: []string{"get"}},
 	}}, metav1.CreateOptions{})
@@ -240,4 +246,89 @@ func TestPolicyApplyIsToldOfOthersAndMayBeKilled(t *testing.T) {
 	stop := w.kubelet()
 	defer stop()
 	w.contains("the same again", w.apply(changed, 0), "every replica (2) runs revision")
+}
+
+// TestPolicyApplyOfSeveralConfigMaps: one has the backends, another the tenants, and replicas
+// mount both into the directory of their --policy.
+func TestPolicyApplyOfSeveralConfigMaps(t *testing.T) {
+	t.Parallel()
+	address := proxyableAddress(t)
+	w := &applyWorld{&statusWorld{world: newWorld(t, "applydir", cindersim.Options{})}, "applydir-policy"}
+	base, tenants, _ := strings.Cut(w.policy, "tenants:\n")
+	header, _, _ := strings.Cut(base, "clusterID:")
+	teams := header + "tenants:\n" + tenants
+	configMaps := suite.Client.CoreV1().ConfigMaps(harness.Namespace)
+	all := map[string]string{"base.yaml": base, "teams.yaml": teams}
+	for name, data := range map[string]map[string]string{w.configMap: {"base.yaml": base}, w.configMap + "-teams": {"teams.yaml": teams}} {
+		_, err := configMaps.Create(w.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+		w.must(err)
+	}
+	for i := range 2 {
+		replica, err := suite.StartReplica(w.ctx, harness.ReplicaOptions{
+			PolicyFiles: all, Clouds: w.clouds, Provisioner: w.provisioner, Arguments: []string{"--listen", address + ":0"}, Environment: []string{"POD_NAME=" + w.podName(i)},
+		})
+		w.must(err)
+		w.Cleanup(replica.Kill)
+		w.createPod(w.podName(i), address)
+		w.admit(i, replica)
+	}
+	w.kubeconfig = w.applier()
+	// update does what the kubelets do, once the command has written.
+	update := func(written string) {
+		for {
+			found := map[string]string{}
+			for _, name := range []string{w.configMap, w.configMap + "-teams"} {
+				held, err := configMaps.Get(w.ctx, name, metav1.GetOptions{})
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				maps.Copy(found, held.Data)
+			}
+			if strings.Contains(found["teams.yaml"]+found["more.yaml"], written) {
+				for _, replica := range w.replicas {
+					if err := replica.WritePolicyFiles(found); err != nil {
+						w.Error(err)
+					}
+				}
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	apply := func(wantCode int, path, configMap string, more ...string) string {
+		code, output, err := suite.Run(w.ctx, append([]string{"policy", "apply", path, "--kubeconfig", w.kubeconfig, "--provisioner-name", w.provisioner, "--namespace", harness.Namespace,
+			"--configmap", configMap, "--selector", "applied=" + w.name}, more...)...)
+		w.must(err)
+		if code != wantCode {
+			w.Errorf("exit code %d, want %d:\n%s", code, wantCode, output)
+		}
+		return output
+	}
+	file := func(dir, name, text string) string {
+		path := filepath.Join(dir, name)
+		w.must(os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+
+	changed := file(t.TempDir(), "teams.yaml", strings.Replace(teams, "max: 10Gi", "max: 20Gi", 1))
+	go update("max: 20Gi")
+	text := apply(0, changed, w.configMap+"-teams", "--beside", w.configMap)
+	w.contains("a team's file", text, "Gained:\n  tenant tenant-b: volumeSize.max 10Gi -> 20Gi\n", "replica applydir-0 runs revision", "every replica (2) runs revision")
+
+	dir := t.TempDir()
+	file(dir, "teams.yaml", strings.Replace(teams, "max: 10Gi", "max: 20Gi", 1))
+	file(dir, "more.yaml", header+"tenants: [{name: tenant-c, namespaces: [c], classes: [{storageClasses: [c], backends: [gold]}]}]\n")
+	go update("tenant-c")
+	text = apply(0, dir, w.configMap+"-teams", "--beside", w.configMap)
+	w.contains("a directory", text, "Gained:\n  tenant tenant-c is new", "every replica (2) runs revision")
+
+	w.must(os.Remove(filepath.Join(dir, "more.yaml")))
+	text = apply(0, dir, w.configMap+"-teams", "--beside", w.configMap, "--dry-run")
+	w.contains("a file less", text, "Lost:\n  tenant tenant-c goes", "the key more.yaml goes", "stays as it is (--dry-run)")
+
+	text = apply(1, file(dir, "teams.yaml", strings.Replace(teams, "name: tenant-b", "name: tenant-a", 1)), w.configMap+"-teams", "--beside", w.configMap)
+	w.contains("a mistake", text, `tenants[0] (`+dir+`/teams.yaml:`, `is already called "tenant-a"`)
+	text = apply(1, file(t.TempDir(), "policy.yaml", w.policy), w.configMap)
+	w.contains("one file", text, "reads all keys of ConfigMap "+harness.Namespace+"/applydir-policy, not only policy.yaml; give a directory")
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
@@ -75,11 +76,13 @@ func (i *Installation) Held(ctx context.Context) (policycli.Held, error) {
 		return policycli.Held{}, fmt.Errorf("cannot read %s: %w", i.Place, plain(err))
 	}
 	held := policycli.Held{UID: string(found.UID), Version: found.ResourceVersion, Manager: statusreport.OneLine(managerOf(found))}
-	if text, ok := found.Data[i.Place.Key]; ok {
-		held.Text = []byte(text)
-	} else if data, ok := found.BinaryData[i.Place.Key]; ok {
-		held.Text = data
+	for key, text := range found.Data {
+		held.Files = append(held.Files, policy.File{Name: key, Text: []byte(text)})
 	}
+	for key, data := range found.BinaryData {
+		held.Files = append(held.Files, policy.File{Name: key, Text: data})
+	}
+	slices.SortFunc(held.Files, func(a, b policy.File) int { return strings.Compare(a.Name, b.Name) })
 	return held, nil
 }
 
@@ -97,14 +100,20 @@ func managerOf(found *corev1.ConfigMap) string {
 	return found.Labels[managedBy]
 }
 
-// Write writes the policy in one request, which fails if the ConfigMap is no longer the
+// Write writes all texts in one request, which fails if the ConfigMap is no longer the
 // one that was read.
-func (i *Installation) Write(ctx context.Context, held policycli.Held, text []byte, dryRun bool) error {
+func (i *Installation) Write(ctx context.Context, held policycli.Held, texts map[string][]byte, dryRun bool) error {
+	data, binaryData := map[string]any{}, map[string]any{}
+	for key, text := range texts {
+		// A key may not be in both.
+		data[key], binaryData[key] = nil, nil
+		if text != nil {
+			data[key] = string(text)
+		}
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": held.UID, "resourceVersion": held.Version},
-		"data":     map[string]any{i.Place.Key: string(text)},
-		// A key may not be in both.
-		"binaryData": map[string]any{i.Place.Key: nil},
+		"data":     data, "binaryData": binaryData,
 	})
 	if err != nil {
 		return err
@@ -174,7 +183,7 @@ func (i *Installation) replica(ctx context.Context, pod *corev1.Pod) *policycli.
 	case report.Replica.ProvisionerName != i.Place.Provisioner:
 		return nil
 	}
-	r.Revision, r.Refused = statusreport.OneLine(report.Policy.Revision), report.Policy.RefusedRevision
+	r.File, r.Revision, r.Refused = statusreport.OneLine(report.Policy.File), statusreport.OneLine(report.Policy.Revision), report.Policy.RefusedRevision
 	for _, mistake := range report.Policy.Refused {
 		if len(r.Why) == maxWhy {
 			r.Why = append(r.Why, fmt.Sprintf("and %d more", len(report.Policy.Refused)-maxWhy))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
@@ -55,9 +56,9 @@ func TestHeld(t *testing.T) {
 		want   policycli.Held
 		err    string
 	}{
-		"a policy":     {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"policy.yaml": "text"}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
-		"bytes":        {&corev1.ConfigMap{ObjectMeta: at, BinaryData: map[string][]byte{"policy.yaml": []byte("text")}}, policycli.Held{UID: "uid", Version: "7", Text: []byte("text")}, ""},
-		"no key":       {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"other": "text"}}, policycli.Held{UID: "uid", Version: "7"}, ""},
+		"a policy":     {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"policy.yaml": "text"}}, policycli.Held{UID: "uid", Version: "7", Files: policy.Files{{Name: "policy.yaml", Text: []byte("text")}}}, ""},
+		"bytes":        {&corev1.ConfigMap{ObjectMeta: at, BinaryData: map[string][]byte{"policy.yaml": []byte("text")}}, policycli.Held{UID: "uid", Version: "7", Files: policy.Files{{Name: "policy.yaml", Text: []byte("text")}}}, ""},
+		"no key":       {&corev1.ConfigMap{ObjectMeta: at, Data: map[string]string{"other": "text"}, BinaryData: map[string][]byte{"a": []byte("b")}}, policycli.Held{UID: "uid", Version: "7", Files: policy.Files{{Name: "a", Text: []byte("b")}, {Name: "other", Text: []byte("text")}}}, ""},
 		"no ConfigMap": {nil, policycli.Held{}, "there is no ConfigMap storage/policy: give --namespace and --configmap or, if replicas mount it, create it with kubectl -n storage create configmap policy --from-file=policy.yaml=FILE"},
 		"Helm's":       {&corev1.ConfigMap{ObjectMeta: managed}, policycli.Held{UID: "uid", Version: "7", Manager: "Helm"}, ""},
 		"Argo CD's":    {&corev1.ConfigMap{ObjectMeta: marked(nil, map[string]string{"argocd.argoproj.io/tracking-id": "x"})}, policycli.Held{UID: "uid", Version: "7", Manager: "Argo CD"}, ""},
@@ -88,7 +89,7 @@ func TestAWriteReplacesOneKey(t *testing.T) {
 		wantBytes := len(held.BinaryData) / 2
 		i, client := newInstallation(place(), nil, held)
 		const text = "\ufeff# comment\r\nkind: Policy\r\n"
-		if err := i.Write(t.Context(), policycli.Held{}, []byte(text), false); err != nil {
+		if err := i.Write(t.Context(), policycli.Held{}, map[string][]byte{"policy.yaml": []byte(text)}, false); err != nil {
 			t.Fatal(err)
 		}
 		now, err := client.CoreV1().ConfigMaps("storage").Get(t.Context(), "policy", metav1.GetOptions{})
@@ -105,7 +106,7 @@ func TestADryRunIsOneForTheAPIServer(t *testing.T) {
 		asked = action.(clienttesting.PatchActionImpl).GetPatchOptions().DryRun
 		return true, &corev1.ConfigMap{}, nil
 	})
-	if err := i.Write(t.Context(), policycli.Held{}, []byte("text"), true); err != nil || !reflect.DeepEqual(asked, []string{metav1.DryRunAll}) {
+	if err := i.Write(t.Context(), policycli.Held{}, map[string][]byte{"policy.yaml": []byte("text")}, true); err != nil || !reflect.DeepEqual(asked, []string{metav1.DryRunAll}) {
 		t.Errorf("%v, %v", asked, err)
 	}
 }
@@ -127,7 +128,7 @@ func TestWhatAFailedWriteMeans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i, client := newInstallation(place(), nil)
 			client.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.err })
-			err := i.Write(t.Context(), policycli.Held{}, []byte("text"), false)
+			err := i.Write(t.Context(), policycli.Held{}, map[string][]byte{"policy.yaml": []byte("text")}, false)
 			if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 				t.Errorf("%v\nwant %s", err, c.want)
 			}
