@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,16 +99,17 @@ func (f *importFlags) requestsOf(text []byte) (all []oneImport, skipped []string
 	if err := yaml.Unmarshal(text, &list); err != nil || len(list.Items) == 0 {
 		return nil, nil, errors.Join(fmt.Errorf("--from-pvs %s has no list of PersistentVolumes; write it with kubectl get pv -o json", f.fromPVs), err)
 	}
-	ofClaim := map[string][]*corev1.PersistentVolume{}
+	ofClaim, ofVolume := map[string][]*corev1.PersistentVolume{}, map[string][]*corev1.PersistentVolume{}
 	for i := range list.Items {
-		key := claimOf(&list.Items[i])
-		ofClaim[key] = append(ofClaim[key], &list.Items[i])
+		pv := &list.Items[i]
+		claim, volume := claimOf(pv), foreignVolume(pv)
+		ofClaim[claim], ofVolume[volume] = append(ofClaim[claim], pv), append(ofVolume[volume], pv)
 	}
 	for i := range list.Items {
 		pv := &list.Items[i]
 		request, why := f.requestOf(pv)
 		if why == "" {
-			why = isNotTheOnly(pv, ofClaim[claimOf(pv)])
+			why = cmp.Or(isNotTheOnly(pv, ofClaim[claimOf(pv)], "claim "+claimOf(pv)), isNotTheOnly(pv, ofVolume[request.Volume], "volume "+request.Volume))
 		}
 		if why != "" {
 			skipped = append(skipped, fmt.Sprintf("PersistentVolume %s: %s", pv.Name, why))
@@ -127,9 +129,9 @@ func claimOf(pv *corev1.PersistentVolume) string {
 	return claim.Namespace + "/" + claim.Name
 }
 
-// isNotTheOnly says why a claim gets the volume of another PersistentVolume that names it: an
-// earlier claim of the same name left one behind.
-func isNotTheOnly(pv *corev1.PersistentVolume, all []*corev1.PersistentVolume) string {
+// isNotTheOnly says why another PersistentVolume of the same claim or volume decides, or
+// why none does: an earlier claim, perhaps of another tenant, left one behind.
+func isNotTheOnly(pv *corev1.PersistentVolume, all []*corev1.PersistentVolume, what string) string {
 	if len(all) == 1 {
 		return ""
 	}
@@ -141,9 +143,9 @@ func isNotTheOnly(pv *corev1.PersistentVolume, all []*corev1.PersistentVolume) s
 	}
 	switch {
 	case len(bound) != 1:
-		return fmt.Sprintf("%d PersistentVolumes name claim %s, and the file does not tell which is its own: exactly one must be Bound", len(all), claimOf(pv))
+		return fmt.Sprintf("%d PersistentVolumes name %s, and the file does not tell which is its own: exactly one must be Bound", len(all), what)
 	case bound[0] != pv.Name:
-		return fmt.Sprintf("claim %s is bound to PersistentVolume %s", claimOf(pv), bound[0])
+		return fmt.Sprintf("%s is bound to PersistentVolume %s", what, bound[0])
 	}
 	return ""
 }

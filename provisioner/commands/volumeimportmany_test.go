@@ -17,7 +17,7 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	claim := func(name string) string { return fmt.Sprintf(`{"namespace": "shop", "name": %q}`, name) }
 	const csi, intree, iscsi = `"csi": {"driver": "cinder.csi.openstack.org", "volumeHandle": "v-csi"}`, `"cinder": {"volumeID": "v-tree"}`, `"iscsi": {"lun": 1}`
 	list := `{"kind": "PersistentVolumeList", "apiVersion": "v1", "items": [` + strings.Join([]string{
-		pv("two", claim("b"), "old", csi, ""),
+		pv("two", claim("b"), "old", strings.Replace(csi, "v-csi", "v-two", 1), ""),
 		pv("one", claim("a"), "old", intree, `, "annotations": {"standalone-cinder.openstack.org/filesystem-uuids": "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"}`),
 		pv("historic", claim("c"), "ssd", iscsi, `, "annotations": {"cinderVolumeId": "v-historic"}`),
 		pv("foreign", claim("d"), "old", iscsi, ""),
@@ -44,7 +44,7 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	}
 	want := []string{
 		"one shop/a gold v-tree [ReadWriteMany] Block [6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11]",
-		"two shop/b gold v-csi [ReadWriteMany] Block []",
+		"two shop/b gold v-two [ReadWriteMany] Block []",
 		"historic shop/c fast v-historic [ReadWriteMany] Block []",
 		"bound shop/f gold v-csi [ReadWriteMany] Block []",
 	}
@@ -70,6 +70,33 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	for name, text := range map[string]string{"one PersistentVolume": `{"kind": "PersistentVolume"}`, "nothing": "", "no list": "- a"} {
 		if _, _, err := flags.requestsOf([]byte(text)); err == nil || !strings.Contains(err.Error(), "kubectl get pv -o json") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestAVolumeOfTwoPersistentVolumesGoesToTheBoundOne: an administrator may have given a kept
+// volume to a claim of another tenant, with a second PersistentVolume. In the order of the
+// claims, the tenant that had it first would get it back.
+func TestAVolumeOfTwoPersistentVolumesGoesToTheBoundOne(t *testing.T) {
+	pv := func(name, namespace, source, phase string) string {
+		return fmt.Sprintf(`{"metadata": {"name": %q}, "spec": {"storageClassName": "old", "claimRef": {"namespace": %q, "name": "data"}, %s}, "status": {"phase": %q}}`, name, namespace, source, phase)
+	}
+	const csi, intree = `"csi": {"driver": "cinder.csi.openstack.org", "volumeHandle": "v1"}`, `"cinder": {"volumeID": "v1"}`
+	flags := &importFlags{classes: map[string]string{"old": "gold"}}
+	for name, c := range map[string]struct{ phase, want string }{
+		"given away": {"Bound", "new"},
+		"unclear":    {"Released", ""},
+	} {
+		all, skipped, err := flags.requestsOf([]byte(`{"items": [` + pv("first", "a", intree, "Released") + "," + pv("new", "b", csi, c.phase) + `]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, one := range all {
+			got = append(got, one.pv)
+		}
+		if strings.Join(got, " ") != c.want || len(all)+len(skipped) != 2 || !strings.Contains(skipped[0], "volume v1") {
+			t.Errorf("%s: %q are imported, want %q; left out: %q", name, got, c.want, skipped)
 		}
 	}
 }
