@@ -166,7 +166,7 @@ func (f *importFlags) requestOf(pv *corev1.PersistentVolume) (r imports.Request,
 		return r, fmt.Sprintf("--storage-class does not say what becomes of StorageClass %q", pv.Spec.StorageClassName)
 	}
 	r = f.request
-	r.Volume, r.Namespace, r.Claim, r.StorageClass = volume, claim.Namespace, claim.Name, class
+	r.Volume, r.OnlyID, r.Namespace, r.Claim, r.StorageClass = volume, true, claim.Namespace, claim.Name, class
 	r.AccessModes, r.VolumeMode = pv.Spec.AccessModes, ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
 	filesystems, err := readFilesystems(strings.FieldsFunc(pv.Annotations[objects.AnnotationFilesystemUUIDs], func(c rune) bool { return c == ',' || c == ' ' }))
 	if err != nil {

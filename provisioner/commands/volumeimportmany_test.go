@@ -40,6 +40,9 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	}
 	var got []string
 	for _, one := range all {
+		if !one.OnlyID {
+			t.Errorf("%s: a volume of that name would be taken", one.pv)
+		}
 		got = append(got, fmt.Sprintf("%s %s/%s %s %s %v %s %v", one.pv, one.Namespace, one.Claim, one.StorageClass, one.Volume, one.AccessModes, one.VolumeMode, one.FilesystemUUIDs))
 	}
 	want := []string{

@@ -105,8 +105,11 @@ func (i *Importer) objects(ctx context.Context) (objects.Objects, error) {
 
 // Request is what an operator asks for.
 type Request struct {
-	// Volume is the ID of a volume, or its name.
-	Volume           string
+	// Volume is the ID of a volume, or its name, unless OnlyID is set.
+	Volume string
+	// OnlyID means that Volume was not written by a person: a volume whose name is the ID
+	// of another one must not be taken for it.
+	OnlyID           bool
 	Namespace, Claim string
 	StorageClass     string
 	// Size is what the claim requests; nil means the volume's size.

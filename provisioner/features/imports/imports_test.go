@@ -170,3 +170,24 @@ tenants:
 		})
 	}
 }
+
+// listedVolumes are all volumes of a project.
+type listedVolumes struct {
+	freeVolumes
+	all []cinder.Volume
+}
+
+func (l listedVolumes) All(context.Context) ([]cinder.Volume, error) { return l.all, nil }
+
+// TestANameIsNotTakenForAnID: a copy may have the original's ID as its name, and whoever
+// uses the project may name a volume after another tenant's.
+func TestANameIsNotTakenForAnID(t *testing.T) {
+	const lost = "6f2ce4b9-1c5b-4f8e-a2b6-1d0c9b3f7a55"
+	importer := &Importer{Site: Site{Client: fake.NewClientset()}, Backend: &policy.Backend{Name: "gold"}, Volumes: listedVolumes{all: []cinder.Volume{{ID: "volume-2", Name: lost}}}}
+	for onlyID, want := range map[bool]string{false: `StorageClass "gold" does not exist`, true: "no volume with the ID"} {
+		_, err := importer.Plan(t.Context(), Request{Volume: lost, OnlyID: onlyID, Namespace: "team-a", Claim: "data", StorageClass: "gold"})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("only by ID: %t: %v, want %q", onlyID, err, want)
+		}
+	}
+}

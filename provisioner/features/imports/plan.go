@@ -25,8 +25,11 @@ import (
 // prevents the import.
 func (i *Importer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	v, err := i.find(ctx, r.Volume)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case r.OnlyID && v.ID != r.Volume:
+		return nil, refused("backend %s has no volume with the ID %q in its project; that of volume %s is only a name", i.Backend.Name, r.Volume, v.ID)
 	}
 	plan := &Plan{Volume: v, reclaim: r.ReclaimPolicy, given: r.FilesystemUUIDs}
 	if plan.Class, err = i.findClass(ctx, r.StorageClass); err != nil {
