@@ -144,8 +144,11 @@ func (c *Controller) look(ctx context.Context) {
 	if !time.Now().Before(c.nextList) {
 		c.list(ctx)
 	}
-	if c.listed {
-		c.loop.Add(c.compare(c.wanted())...)
+	if !c.listed {
+		return
+	}
+	if wanted := c.wanted(); wanted != nil {
+		c.loop.Add(c.compare(wanted)...)
 	}
 }
 
@@ -203,7 +206,8 @@ func (c *Controller) tellOnce(err error, isMissing bool) {
 	c.Tell("tenants cannot see their quotas and rules in their namespaces: " + err.Error())
 }
 
-// wanted returns the content for each namespace of a tenant.
+// wanted returns the content for each namespace of a tenant; nil if the policy changed
+// meanwhile.
 func (c *Controller) wanted() map[string]*Content {
 	namespaces, err := c.Namespaces.List(labels.Everything())
 	if err != nil {
@@ -230,6 +234,11 @@ func (c *Controller) wanted() map[string]*Content {
 			content = content.with(p, here)
 		}
 		wanted[namespace.Name] = content
+	}
+	if c.Policy() != p {
+		// The usage may be that of the next policy, where another tenant's rule has the
+		// path of this tenant's.
+		return nil
 	}
 	return wanted
 }

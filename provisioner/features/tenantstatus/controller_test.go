@@ -321,3 +321,32 @@ func TestAThousandNamespacesCostLittle(t *testing.T) {
 		end()
 	})
 }
+
+// TestNoNumbersOfAnotherTenantWhileThePolicyChanges: the usage of a rule is known by the
+// rule's path, which in the next policy may be that of another tenant's rule.
+func TestNoNumbersOfAnotherTenantWhileThePolicyChanges(t *testing.T) {
+	const head = "apiVersion: standalone-cinder.openstack.org/v1alpha1\nkind: Policy\nbackends: [{name: gold, auth: {cloud: gold}}]\ntenants:\n"
+	const blue, red = "  - {name: blue, namespaces: [blue], classes: [{storageClasses: [c], backends: [gold], quota: {volumes: 9}}]}\n", "  - {name: red, namespaces: [red], classes: [{storageClasses: [c], backends: [gold], quota: {volumes: 999}}]}\n"
+	before, after := parse(t, head+blue+red), parse(t, head+red+blue)
+	inForce := before
+	c := newCluster(t, "blue", "red")
+	controller := New(Options{
+		Namespaces: corelisters.NewNamespaceLister(c.namespaces), Board: parking.NewBoard(), Monitor: liveness.New(),
+		Policy:  func() *policy.Policy { return inForce },
+		Waiting: func() []Waiting { return nil },
+		Usage: func(kind policy.ScopeKind, name string) policy.Usage {
+			// The policy is reloaded at the first question, and the ledger follows it.
+			inForce = after
+			return map[string]policy.Usage{"tenants[0].classes[0]": {Volumes: 777}, "tenants[1].classes[0]": {Volumes: 3}}[name]
+		},
+	})
+	for range 2 {
+		wanted := controller.wanted()
+		if content := wanted["blue"]; content != nil && content.Rules[0].Quota["volumes"].Used != 3 {
+			t.Errorf("under revision %s, the tenant sees that another one uses %d volumes", content.PolicyRevision, content.Rules[0].Quota["volumes"].Used)
+		}
+	}
+	if controller.wanted()["blue"] == nil {
+		t.Error("after the change, there is no content")
+	}
+}
