@@ -256,7 +256,7 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
 		"without the file":   {[]string{"--url", server.URL}, 2, "--url: cannot reach " + server.URL + " (name its authority in --http-config-file): tls: failed to verify certificate"},
 		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
-		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "cannot be read as tls_config and basic_auth: error unmarshaling JSON: while decoding JSON: json: unknown field \"tls\""},
+		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "cannot be read as tls_config and basic_auth: yaml: unmarshal errors:   line 1: field tls not found"},
 		"a missing file":     {[]string{"--url", server.URL, "--http-config-file", withoutFile}, 2, "lost: no such file or directory"},
 		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},
 	} {

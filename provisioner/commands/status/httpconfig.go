@@ -1,15 +1,18 @@
 package status
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	"k8s.io/client-go/transport"
-	"sigs.k8s.io/yaml"
 )
 
 // httpConfig is what a replica with a --web-config-file may demand, in Prometheus' format
@@ -17,19 +20,22 @@ import (
 // https://prometheus.io/docs/prometheus/latest/configuration/configuration/#http_config
 type httpConfig struct {
 	TLS struct {
-		CAFile     string `json:"ca_file"`
-		CertFile   string `json:"cert_file"`
-		KeyFile    string `json:"key_file"`
-		ServerName string `json:"server_name"`
-		Insecure   bool   `json:"insecure_skip_verify"`
-	} `json:"tls_config"`
+		CAFile     string `yaml:"ca_file"`
+		CertFile   string `yaml:"cert_file"`
+		KeyFile    string `yaml:"key_file"`
+		ServerName string `yaml:"server_name"`
+		Insecure   bool   `yaml:"insecure_skip_verify"`
+	} `yaml:"tls_config"`
 	BasicAuth struct {
-		Username     string `json:"username"`
-		UsernameFile string `json:"username_file"`
-		Password     string `json:"password"`
-		PasswordFile string `json:"password_file"`
-	} `json:"basic_auth"`
+		Username     string `yaml:"username"`
+		UsernameFile string `yaml:"username_file"`
+		Password     string `yaml:"password"`
+		PasswordFile string `yaml:"password_file"`
+	} `yaml:"basic_auth"`
 }
+
+// values are those that the errors of the YAML reader repeat.
+var values = regexp.MustCompile("(?s)`.*?`")
 
 // readHTTPConfig returns the transport that a file describes. Names of files in it are
 // relative to it.
@@ -39,8 +45,12 @@ func readHTTPConfig(path string) (http.RoundTripper, error) {
 		return nil, err
 	}
 	var config httpConfig
-	if err := yaml.UnmarshalStrict(text, &config); err != nil {
-		return nil, fmt.Errorf("cannot be read as tls_config and basic_auth: %w", err)
+	// A password such as 0123 is a text, although YAML has it for a number.
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&config); err != nil && !errors.Is(err, io.EOF) {
+		// A value in the wrong place may be a password.
+		return nil, fmt.Errorf("cannot be read as tls_config and basic_auth: %s", values.ReplaceAllString(err.Error(), "a value"))
 	}
 	near := func(name string) string {
 		if name == "" || filepath.IsAbs(name) {
