@@ -394,6 +394,19 @@ func TestChartOfAnUnusualCluster(t *testing.T) {
 	}
 }
 
+// TestChartWithValuesThatAreMissing: a key without a value in a file, and the values of a
+// chart before these, have none.
+func TestChartWithValuesThatAreMissing(t *testing.T) {
+	values := append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.runbookURL=https://example.org")
+	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "tenantStatus", "policy.directory",
+		"policy.moreConfigMaps", "monitoring.prometheusRule.disabled", "monitoring.prometheusRule.rules"} {
+		values = append(values, "--set", name+"=null")
+	}
+	if _, err := Chart(t.Context(), values...); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestChartMakesStorageClasses of the program's own name.
 func TestChartMakesStorageClasses(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "provisionerName=example.org/cinder",

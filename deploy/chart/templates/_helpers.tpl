@@ -119,6 +119,8 @@ The groups of alerts.yaml, changed as monitoring.prometheusRule says.
 */}}
 {{- define "standalone-cinder.alerts" -}}
 {{- $values := .values }}
+{{- $disabled := default list $values.disabled }}
+{{- $rules := default dict $values.rules }}
 {{- $known := list }}
 {{- range $group := .groups }}
 {{- $kept := list }}
@@ -128,15 +130,15 @@ The groups of alerts.yaml, changed as monitoring.prometheusRule says.
 {{- with $values.runbookURL }}
 {{- $_ := set $rule.annotations "runbook_url" (printf "%s#%s" . (lower $name)) }}
 {{- end }}
-{{- if not (has $name $values.disabled) }}
-{{- $kept = append $kept (mergeOverwrite $rule (default dict (get $values.rules $name))) }}
+{{- if not (has $name $disabled) }}
+{{- $kept = append $kept (mergeOverwrite $rule (default dict (get $rules $name))) }}
 {{- end }}
 {{- end }}
 {{- with $kept }}
 {{ toYaml (list (dict "name" $group.name "rules" .)) }}
 {{- end }}
 {{- end }}
-{{- range concat $values.disabled (keys $values.rules | sortAlpha) }}
+{{- range concat $disabled (keys $rules | sortAlpha) }}
 {{- if not (has . $known) }}
 {{- fail (printf "monitoring.prometheusRule: there is no alert %s; docs/runbooks.md lists them" .) }}
 {{- end }}
