@@ -159,7 +159,9 @@ func (o *connection) httpClient() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--http-config-file %s: %w", o.httpConfigFile, err)
 	}
-	return &http.Client{Transport: protected, Timeout: askTimeout}, nil
+	// The transport would send the login to another host, too. No replica redirects.
+	here := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: protected, Timeout: askTimeout, CheckRedirect: here}, nil
 }
 
 // unreachable returns the error for a replica that cannot be reached by --url.
