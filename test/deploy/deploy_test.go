@@ -335,6 +335,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"a driver that ends the list":    {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers={a'}"), "csiDrivers"},
 		"an alert that does not exist":   {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.disabled={NoLeader}"), "there is no alert NoLeader; docs/runbooks.md lists them"},
 		"a StorageClass's provisioner":   {append(slices.Clone(existing), "--set", "storageClasses[0].name=gold", "--set", "storageClasses[0].provisioner=x"), "provisioner"},
+		// It would seem to protect the status page of all tenants, and would not.
+		"a policy for a node's network": {append(slices.Clone(existing), "--set", "hostNetwork=true"), "hostNetwork: no NetworkPolicy applies to the network of a node"},
 		// An empty list of peers would admit everybody.
 		"no sources": {append(slices.Clone(existing), "--set-json", "networkPolicy.ingressFrom=[]"), "ingressFrom"},
 	} {
@@ -371,7 +373,7 @@ func TestUserOfThePlatform(t *testing.T) {
 // TestChartOfAnUnusualCluster: its pods need the node's network, other limits of their rights
 // and further files.
 func TestChartOfAnUnusualCluster(t *testing.T) {
-	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "hostNetwork=true", "--set", "podSecurityContext.fsGroupChangePolicy=OnRootMismatch",
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "hostNetwork=true", "--set", "networkPolicy.enabled=false", "--set", "podSecurityContext.fsGroupChangePolicy=OnRootMismatch",
 		"--set", "securityContext.seLinuxOptions.level=s0:c1", "--set-json", `extraVolumes=[{"name": "keys", "secret": {"secretName": "client-keys"}}]`,
 		"--set-json", `extraVolumeMounts=[{"name": "keys", "mountPath": "/keys", "readOnly": true}]`)...)
 	if err != nil {
