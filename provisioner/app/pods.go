@@ -44,7 +44,8 @@ func (p *pods) Run(ctx context.Context) {
 func (p *pods) look(ctx context.Context) {
 	ctx, end := context.WithTimeout(ctx, lookAtPods)
 	defer end()
-	list, err := p.client.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: labelsOfPods, Limit: maxPods})
+	// Thousands of evicted pods may be left, and would fill the list.
+	list, err := p.client.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: labelsOfPods, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", Limit: maxPods})
 	if err != nil {
 		p.last.Store(nil)
 		return

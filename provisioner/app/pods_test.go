@@ -1,11 +1,16 @@
 package app
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
@@ -39,5 +44,29 @@ func TestPodsOfOneInstallation(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestEvictedPodsHideNoOthers: the API server keeps thousands of them, and lists them by name.
+func TestEvictedPodsHideNoOthers(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("list", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		list, selector := &corev1.PodList{}, action.(clienttesting.ListAction).GetListRestrictions().Fields
+		limit := action.(clienttesting.ListActionImpl).ListOptions.Limit
+		for n := range 60 {
+			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%02d", n), Labels: map[string]string{"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "provisioner"}}, Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+			if n == 59 {
+				pod.Status.Phase = corev1.PodRunning
+			}
+			if selector.Matches(fields.Set{"status.phase": string(pod.Status.Phase)}) && int64(len(list.Items)) < limit {
+				list.Items = append(list.Items, pod)
+			}
+		}
+		return true, list, nil
+	})
+	p := &pods{replica: &replica{client: client, identity: "p-59_1"}}
+	p.look(t.Context())
+	if got := p.result(false); len(got) != 1 || got[0].Name != "p-59" {
+		t.Errorf("got %+v", got)
 	}
 }
