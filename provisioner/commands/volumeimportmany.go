@@ -28,6 +28,8 @@ const cinderCSI = "cinder.csi.openstack.org"
 type oneImport struct {
 	imports.Request
 	pv string
+	// fsType is the filesystem on the volume; empty if it is not known.
+	fsType string
 	// state is one of the states below, and why says more.
 	state, why string
 }
@@ -115,7 +117,7 @@ func (f *importFlags) requestsOf(text []byte) (all []oneImport, skipped []string
 			skipped = append(skipped, fmt.Sprintf("PersistentVolume %s: %s", pv.Name, why))
 			continue
 		}
-		all = append(all, oneImport{Request: request, pv: pv.Name})
+		all = append(all, oneImport{Request: request, pv: pv.Name, fsType: foreignFSType(pv)})
 	}
 	slices.SortFunc(all, func(x, y oneImport) int {
 		return strings.Compare(x.Namespace+"/"+x.Claim, y.Namespace+"/"+y.Claim)
@@ -188,10 +190,35 @@ func foreignVolume(pv *corev1.PersistentVolume) string {
 	return pv.Annotations[objects.HistoricVolume]
 }
 
+// foreignFSType returns the filesystem by which another driver mounts the volume.
+func foreignFSType(pv *corev1.PersistentVolume) string {
+	switch {
+	case ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem) == corev1.PersistentVolumeBlock:
+		return ""
+	case pv.Spec.CSI != nil:
+		return pv.Spec.CSI.FSType
+	case pv.Spec.Cinder != nil:
+		return pv.Spec.Cinder.FSType
+	}
+	return ""
+}
+
+// checkFSType refuses a volume that nodes could not mount: they mount what the rule and the
+// StorageClass say, and nobody can change that in a PersistentVolume.
+func (one *oneImport) checkFSType(plan *imports.Plan) error {
+	if wanted := plan.Decision.Volume.FSType; one.fsType != "" && one.fsType != wanted {
+		return fmt.Errorf("PersistentVolume %s has a filesystem %s, but volumes of %s get %s; give it a StorageClass of %s", one.pv, one.fsType, plan.Decision.Rule, wanted, one.fsType)
+	}
+	return nil
+}
+
 // importOne plans an import and, with --apply, carries it out.
 func (f *importFlags) importOne(ctx context.Context, importer *imports.Importer, one *oneImport) {
 	plan, err := importer.Plan(ctx, one.Request)
 	one.state = stateReady
+	if err == nil && !plan.Done {
+		err = one.checkFSType(plan)
+	}
 	switch {
 	case err == nil && plan.Done:
 		one.state = stateAlready

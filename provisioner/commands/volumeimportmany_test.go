@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 )
 
 // TestWhichPersistentVolumesAreImported: those of other drivers for Cinder whose claims are
@@ -113,5 +115,31 @@ func TestStorageClassesOfManyImports(t *testing.T) {
 	// A PersistentVolume without a StorageClass has the empty one.
 	if classes, err := readClasses("=gold"); err != nil || classes[""] != "gold" {
 		t.Errorf("%v, %v", classes, err)
+	}
+}
+
+// TestAVolumeThatNodesCannotMountIsRefused: the filesystem is that of the rule, not the one
+// that the volume has.
+func TestAVolumeThatNodesCannotMountIsRefused(t *testing.T) {
+	plan := &imports.Plan{}
+	plan.Decision.Volume.FSType = "ext4"
+	for name, c := range map[string]struct {
+		spec    string
+		refused bool
+	}{
+		"another filesystem": {`"csi": {"driver": "cinder.csi.openstack.org", "volumeHandle": "v", "fsType": "xfs"}`, true},
+		"another, in tree":   {`"cinder": {"volumeID": "v", "fsType": "xfs"}`, true},
+		"the same":           {`"cinder": {"volumeID": "v", "fsType": "ext4"}`, false},
+		"none is named":      {`"cinder": {"volumeID": "v"}`, false},
+		"a raw block device": {`"volumeMode": "Block", "csi": {"driver": "cinder.csi.openstack.org", "volumeHandle": "v", "fsType": "xfs"}`, false},
+	} {
+		flags := &importFlags{classes: map[string]string{"": "gold"}}
+		all, skipped, err := flags.requestsOf([]byte(`{"items": [{"metadata": {"name": "pv"}, "spec": {"claimRef": {"namespace": "a", "name": "data"}, ` + c.spec + `}}]}`))
+		if err != nil || len(all) != 1 {
+			t.Fatal(err, skipped)
+		}
+		if err := all[0].checkFSType(plan); (err != nil) != c.refused {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
