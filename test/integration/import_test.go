@@ -383,7 +383,14 @@ func TestImportVolumesOfAnotherDriver(t *testing.T) {
 	w.imported("data-0", volumes[0].ID)
 	w.imported("data-2", volumes[2].ID)
 	w.untouched("its claim exists", volumes[1])
-	w.must(suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(w.ctx, "data-1", metav1.DeleteOptions{}))
+	claims := suite.Client.CoreV1().PersistentVolumeClaims(namespace)
+	w.must(claims.Delete(w.ctx, "data-1", metav1.DeleteOptions{}))
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if _, err := claims.Get(w.ctx, "data-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return "the claim is still there", err
+		}
+		return "", nil
+	}))
 	if code, output = many("--apply"); code != 0 || strings.Count(output, "already imported") < 2 {
 		t.Fatalf("again: exit code %d:\n%s", code, output)
 	}
