@@ -318,15 +318,26 @@ func (c *Controller) do(ctx context.Context, a *worker.Attempt[string]) worker.O
 // write writes or deletes an object, and returns the UID of the one that exists then.
 func (c *Controller) write(ctx context.Context, namespace string, o object) (types.UID, error) {
 	if o.wanted != "" {
+		if o.uid != "" && o.written == "" {
+			// Somebody has edited it, and what only they wrote would stay.
+			if err := c.remove(ctx, namespace, o.uid); err != nil {
+				return "", err
+			}
+		}
 		content, at := *o.content, metav1.Now().Rfc3339Copy()
 		content.UpdatedAt = &at
 		return c.Objects.Apply(ctx, namespace, o.wanted, &content)
 	}
-	err := c.Objects.Delete(ctx, namespace, o.uid)
+	return "", c.remove(ctx, namespace, o.uid)
+}
+
+// remove deletes an object, unless it is gone or another one has taken the name.
+func (c *Controller) remove(ctx context.Context, namespace string, uid types.UID) error {
+	err := c.Objects.Delete(ctx, namespace, uid)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		err = nil
+		return nil
 	}
-	return "", err
+	return err
 }
 
 // settle notes how an attempt ended. The log gets the first failure, and that all objects

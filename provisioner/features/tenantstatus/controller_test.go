@@ -221,7 +221,7 @@ func TestTheNextLeaderWritesOnlyWhatChanged(t *testing.T) {
 		})
 		end = c.lead()
 		// Every object has the revision of the policy.
-		c.wrote(5*time.Second, "-red", "blue", "blue-1")
+		c.wrote(5*time.Second, "-blue", "-red", "blue", "blue-1")
 		end()
 		c.change(func() { c.waiting = nil })
 		end = c.lead()
@@ -236,7 +236,7 @@ func TestWhatSomebodyRemovesOrEditsIsRepaired(t *testing.T) {
 		end := c.lead()
 		c.wrote(5*time.Second, "blue", "blue-1", "red")
 		c.change(func() { delete(c.objects, "blue"); c.objects["red"].Digest = "" })
-		c.wrote(listEvery+lookEvery, "blue", "red")
+		c.wrote(listEvery+lookEvery, "-red", "blue", "red")
 		// Another object has taken the name of one that is to go: it stays.
 		c.change(func() { c.objects["red"].UID = "another" })
 		c.add("blue-9")

@@ -65,13 +65,15 @@ func (s *Stored) List(ctx context.Context) (map[string]Found, error) {
 // read returns what the metadata tells, and whether this installation wrote the object.
 func (s *Stored) read(object *metav1.PartialObjectMetadata) (found Found, ours bool) {
 	found = Found{UID: object.UID, Digest: object.Annotations[objects.AnnotationContentDigest]}
+	edited, hasStatus := false, false
 	for _, by := range object.ManagedFields {
 		isOurs := by.Manager == s.manager && by.Operation == metav1.ManagedFieldsOperationApply
-		ours = ours || isOurs
-		if !isOurs && by.FieldsV1 != nil && strings.Contains(by.FieldsV1.GetRawString(), `"f:status"`) {
-			// Somebody has edited it.
-			found.Digest = ""
-		}
+		ofStatus := by.FieldsV1 != nil && strings.Contains(by.FieldsV1.GetRawString(), `"f:status"`)
+		ours, hasStatus, edited = ours || isOurs, hasStatus || isOurs && ofStatus, edited || !isOurs && ofStatus
+	}
+	if edited || !hasStatus {
+		// Somebody has written to it, or has taken the status away.
+		found.Digest = ""
 	}
 	return found, ours
 }

@@ -23,6 +23,7 @@ func TestOnlyOwnObjectsAreTouched(t *testing.T) {
 		"as written":                {[]metav1.ManagedFieldsEntry{ours}, true, "digest"},
 		"somebody annotated it":     {[]metav1.ManagedFieldsEntry{ours, by("kubectl-annotate", metav1.ManagedFieldsOperationUpdate, `{"f:metadata":{"f:annotations":{"f:a":{}}}}`)}, true, "digest"},
 		"somebody edited it":        {[]metav1.ManagedFieldsEntry{ours, by("kubectl-edit", metav1.ManagedFieldsOperationUpdate, `{"f:status":{"f:tenant":{}}}`)}, true, ""},
+		"its status was removed":    {[]metav1.ManagedFieldsEntry{by(provisioner, metav1.ManagedFieldsOperationApply, `{"f:metadata":{"f:annotations":{}}}`)}, true, ""},
 		"another installation's":    {[]metav1.ManagedFieldsEntry{by("example.org/cinder", metav1.ManagedFieldsOperationApply, `{"f:status":{}}`)}, false, ""},
 		"made under the name of it": {[]metav1.ManagedFieldsEntry{by(provisioner, metav1.ManagedFieldsOperationUpdate, `{"f:status":{}}`)}, false, ""},
 	} {
