@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -62,13 +63,15 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 	if err != nil {
 		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 	}
+	importer := opened.imports[0]
+	importer.Volumes = &listedOnce{Volumes: importer.Volumes}
 	failed := 0
 	for n := range all {
 		one := &all[n]
 		if err := ctx.Err(); err != nil {
 			return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("interrupted after %d of %d volumes; run the command again to continue", n, len(all))}
 		}
-		f.importOne(ctx, opened.imports[0], one)
+		f.importOne(ctx, importer, one)
 		if one.state == stateRefused {
 			failed++
 		}
@@ -81,6 +84,21 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("%d of %d volumes are not imported", failed, len(all))}
 	}
 	return nil
+}
+
+// listedOnce lists the volumes of a project once, since a thousand imports would list
+// thousands of volumes each. An import reads its volume again before it changes it.
+type listedOnce struct {
+	imports.Volumes
+	listed []cinder.Volume
+}
+
+// All implements imports.Volumes.
+func (l *listedOnce) All(ctx context.Context) (all []cinder.Volume, err error) {
+	if l.listed == nil {
+		l.listed, err = l.Volumes.All(ctx)
+	}
+	return l.listed, err
 }
 
 func (f *importFlags) readPVs() ([]byte, error) {

@@ -1,11 +1,17 @@
 package commands
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 )
 
@@ -141,5 +147,32 @@ func TestAVolumeThatNodesCannotMountIsRefused(t *testing.T) {
 		if err := all[0].checkFSType(plan); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// countedLists counts how often a project is listed. The first time, it does not answer.
+type countedLists struct {
+	imports.Volumes
+	lists int
+}
+
+func (c *countedLists) All(context.Context) ([]cinder.Volume, error) {
+	if c.lists++; c.lists == 1 {
+		return nil, errors.New("no answer")
+	}
+	return []cinder.Volume{{ID: "v1"}, {ID: "v2"}}, nil
+}
+
+func TestManyImportsListTheProjectOnce(t *testing.T) {
+	counted := &countedLists{}
+	importer := &imports.Importer{Site: imports.Site{Client: fake.NewClientset()}, Backend: &policy.Backend{Name: "gold"}, Volumes: &listedOnce{Volumes: counted}}
+	for n, want := range []string{"no answer", "StorageClass", "StorageClass", "no volume"} {
+		one := oneImport{Request: imports.Request{Volume: fmt.Sprint("v", n), OnlyID: true}}
+		if (&importFlags{}).importOne(t.Context(), importer, &one); !strings.Contains(one.why, want) {
+			t.Errorf("%s: %s, want %s", one.Volume, one.why, want)
+		}
+	}
+	if counted.lists != 2 {
+		t.Errorf("the project was listed %d times", counted.lists)
 	}
 }
