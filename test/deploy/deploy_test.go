@@ -334,6 +334,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"a token as the type of Secrets": {append(slices.Clone(existing), "--set", "admissionPolicy.secretTypes={kubernetes.io/service-account-token}"), "secretTypes"},
 		"a driver that ends the list":    {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers={a'}"), "csiDrivers"},
 		"an alert that does not exist":   {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.disabled={NoLeader}"), "there is no alert NoLeader; docs/runbooks.md lists them"},
+		"an alert with another name":     {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.rules.StandaloneCinderNoLeader.alert=StandaloneCinderOtherName"), "StandaloneCinderNoLeader"},
 		"a StorageClass's provisioner":   {append(slices.Clone(existing), "--set", "storageClasses[0].name=gold", "--set", "storageClasses[0].provisioner=x"), "provisioner"},
 		// It would seem to protect the status page of all tenants, and would not.
 		"a policy for a node's network": {append(slices.Clone(existing), "--set", "hostNetwork=true"), "hostNetwork: no NetworkPolicy applies to the network of a node"},
