@@ -31,6 +31,8 @@ type oneImport struct {
 	pv string
 	// fsType is the filesystem on the volume; empty if it is not known.
 	fsType string
+	// unbound means that the claim was already gone when the file was written.
+	unbound bool
 	// state is one of the states below, and why says more.
 	state, why string
 }
@@ -135,7 +137,7 @@ func (f *importFlags) requestsOf(text []byte) (all []oneImport, skipped []string
 			skipped = append(skipped, fmt.Sprintf("PersistentVolume %s: %s", pv.Name, why))
 			continue
 		}
-		all = append(all, oneImport{Request: request, pv: pv.Name, fsType: foreignFSType(pv)})
+		all = append(all, oneImport{Request: request, pv: pv.Name, fsType: foreignFSType(pv), unbound: pv.Status.Phase != corev1.VolumeBound})
 	}
 	slices.SortFunc(all, func(x, y oneImport) int {
 		return strings.Compare(x.Namespace+"/"+x.Claim, y.Namespace+"/"+y.Claim)
@@ -248,7 +250,12 @@ func (f *importFlags) importOne(ctx context.Context, importer *imports.Importer,
 		one.state, one.why = stateRefused, err.Error()
 		return
 	}
-	one.why = strings.Join(plan.Warnings, "; ")
+	warnings := plan.Warnings
+	if one.unbound && one.state != stateAlready {
+		// Its namespace may be another tenant's by now.
+		warnings = append([]string{fmt.Sprintf("PersistentVolume %s was not Bound when the file was written: make sure that its volume still belongs to namespace %s", one.pv, one.Namespace)}, warnings...)
+	}
+	one.why = strings.Join(warnings, "; ")
 }
 
 // writeImports prints what became of each volume.

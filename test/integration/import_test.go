@@ -360,6 +360,8 @@ func TestImportVolumesOfAnotherDriver(t *testing.T) {
 			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
 		})
 	}
+	// The claim of one was deleted before, perhaps long ago.
+	list.Items[2].Status.Phase = corev1.VolumeReleased
 	text, err := json.Marshal(list)
 	w.must(err)
 	file := filepath.Join(t.TempDir(), "pvs.json")
@@ -373,6 +375,9 @@ func TestImportVolumesOfAnotherDriver(t *testing.T) {
 	code, output := many()
 	if code != 1 || strings.Count(output, "ready") < 2 || !strings.Contains(output, "1 of 3 volumes are not imported") {
 		t.Fatalf("the plan: exit code %d:\n%s", code, output)
+	}
+	if strings.Count(output, "was not Bound") != 1 || !strings.Contains(output, "PersistentVolume pvc-2 was not Bound when the file was written") {
+		t.Errorf("the plan does not warn about the volume whose claim was gone:\n%s", output)
 	}
 	for _, v := range volumes {
 		w.untouched("only a plan was made", v)
