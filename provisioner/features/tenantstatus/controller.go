@@ -35,8 +35,11 @@ const (
 	// their CRD.
 	listAgain = 10 * time.Second
 
-	workers         = 8
-	writesPerSecond = 200
+	workers = 8
+	// writesAtOnce lets a change of the policy reach a thousand namespaces in seconds;
+	// writesPerSecond is what a tenant can cause that keeps changing what it uses.
+	writesAtOnce    = 1000
+	writesPerSecond = 50
 	requestTimeout  = 10 * time.Second
 )
 
@@ -111,7 +114,7 @@ func (o *object) isDone() bool { return o.wanted == o.written && (o.wanted == ""
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
-	c := &Controller{Options: options, kept: map[string]*object{}, limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesPerSecond)}
+	c := &Controller{Options: options, kept: map[string]*object{}, limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, writesAtOnce)}
 	c.loop = worker.New(worker.Options[string]{
 		Name: "tenant statuses", Workers: workers, Do: c.do,
 		Describe: func(namespace string) string {

@@ -43,7 +43,8 @@ const pageSize = 500
 // List implements Objects.
 func (s *Stored) List(ctx context.Context) (map[string]Found, error) {
 	found := map[string]Found{}
-	options := metav1.ListOptions{LabelSelector: objects.LabelManagedBy + "=" + objects.ManagedBy, Limit: pageSize}
+	// The name leaves out what others may have labeled.
+	options := metav1.ListOptions{LabelSelector: objects.LabelManagedBy + "=" + objects.ManagedBy, FieldSelector: "metadata.name=" + s.name, Limit: pageSize}
 	for {
 		page, err := s.client.Resource(resource()).List(ctx, options)
 		if err != nil {
