@@ -12,6 +12,8 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 MISSPELL := github.com/golangci/misspell/cmd/misspell@v0.8.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# krew, at the version that build/release uses.
+KREW = $(shell sed -n 's/^const krew = "\(.*\)"$$/\1/p' build/release/release_test.go)
 # Helm and kustomize, at the versions that test/deploy uses.
 RENDERERS = $(shell sed -n 's/^\t\(helm\|kustomize\) *= "\(.*\)"$$/\2/p' test/deploy/render.go)
 
@@ -193,6 +195,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  $(GO) run $(GOTESTSUM) --version && \
 	  : getting a program into an empty module downloads what building it needs && \
 	  (cd "$$GOMODCACHE" && mkdir tools && cd tools && $(GO) mod init tools && $(GO) get $(RENDERERS)) && \
+	  (cd "$$GOMODCACHE" && mkdir krew && cd krew && $(GO) mod init krew && $(GO) get $(KREW)) && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps ./... >/dev/null); then served=1; echo "$$minor: served"; \
 	    else echo "$$minor: REFUSED; a first run uses another minor"; fi; done; test $$served = 1
