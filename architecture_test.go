@@ -25,7 +25,7 @@ var rooms = []struct {
 }{
 	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
 		"main picks a command, and passes it the protocols"},
-	{"cmd/", []string{"mappers", "provisioner/commands/client"},
+	{"cmd/", []string{"mappers", "provisioner/commands/client", "provisioner/wiring"},
 		"the plugin alone has neither the process nor the node plugin"},
 	{"provisioner/app/", []string{"provisioner", "provisioner/features/", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/csi/", "provisioner/statusreport", "provisioner/webserver", "provisioner/wiring", "policy", "backends/", "mappers/"},
 		"the process wires everything, except the commands"},

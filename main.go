@@ -39,7 +39,7 @@ var version, commit string
 func run(name string, arguments []string, stdout, stderr io.Writer) int {
 	root := newCommand(stderr)
 	if strings.TrimSuffix(filepath.Base(name), ".exe") == "kubectl-cinder" {
-		root = client.NewPlugin(mappers.BuiltIn(), client.ThisBuild(version, commit))
+		root = client.NewPlugin(mappers.BuiltIn(), wiring.ThisBuild(version, commit))
 	}
 	return client.Execute(root, arguments, stdout, stderr)
 }
@@ -47,7 +47,7 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 // newCommand returns the program's root command; its subcommands log to the
 // writer.
 func newCommand(log io.Writer) *cobra.Command {
-	build := client.ThisBuild(version, commit)
+	build := wiring.ThisBuild(version, commit)
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
 		Version:       build.Version,
@@ -75,8 +75,8 @@ func newCommand(log io.Writer) *cobra.Command {
 	return root
 }
 
-func runCommand(log io.Writer, protocols mappers.Protocols, build client.Build) *cobra.Command {
-	options := app.Options{Protocols: protocols, Build: app.Build(build)}
+func runCommand(log io.Writer, protocols mappers.Protocols, build wiring.Build) *cobra.Command {
+	options := app.Options{Protocols: protocols, Build: build}
 	verbosity, memoryLimit, logFormat, traceEndpoint := 0, "", "", ""
 	command := &cobra.Command{
 		Use:   "run --policy FILE",
@@ -131,7 +131,7 @@ has errors and no last good one is kept; 2 wrong usage.`,
 	return command
 }
 
-func nodeCommand(log io.Writer, build client.Build) *cobra.Command {
+func nodeCommand(log io.Writer, build wiring.Build) *cobra.Command {
 	options := plugin.Options{Version: build.Version, Registry: newRegistry()}
 	verbosity, logFormat := 0, ""
 	command := &cobra.Command{

@@ -22,6 +22,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden file")
@@ -121,7 +122,7 @@ func TestExitCodes(t *testing.T) {
 // newPlugin returns the root of the kubectl plugin, with the commands that it shares with the
 // program removed, and their names.
 func newPlugin() (plugin *cobra.Command, shared []string) {
-	plugin = client.NewPlugin(mappers.BuiltIn(), client.Build{})
+	plugin = client.NewPlugin(mappers.BuiltIn(), wiring.Build{})
 	for _, command := range newCommand(io.Discard).Commands() {
 		for _, same := range plugin.Commands() {
 			if same.Name() == command.Name() {

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 func TestVersionCommandSaysWhatWasBuiltFromWhat(t *testing.T) {
-	want := client.ThisBuild("", "")
+	want := wiring.ThisBuild("", "")
 	text := printed(t, "version")
 	if line := "standalone-cinder " + want.Version + " (commit " + want.Commit + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")\n"; text != line {
 		t.Errorf("version printed %q, want %q", text, line)

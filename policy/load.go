@@ -44,9 +44,9 @@ func Parse(data []byte, source string, protocols mapping.Protocols) (*Policy, er
 // MountedKey is the key of the ConfigMap that the Deployment's --policy names.
 const MountedKey = "policy.yaml"
 
-// ReadManifest reads a policy, its encoded files, or the ConfigMap manifest that holds it. Positions are
-// those in the manifest, and the revision is the policy's, as the running program will
-// see it.
+// ReadManifest reads a policy, its encoded files, or the ConfigMap manifest that holds it.
+// Positions are those in the manifest, and the revision is the policy's, as the running
+// program will see it.
 func ReadManifest(r io.Reader, source string, protocols mapping.Protocols) (*Policy, error) {
 	data, err := io.ReadAll(io.LimitReader(r, MaxEncodedSize+1))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // The linker sets these in a release (build/release), with -X. Nothing else
@@ -14,6 +15,6 @@ import (
 var version, commit string
 
 func main() {
-	root := client.NewPlugin(mappers.BuiltIn(), client.ThisBuild(version, commit))
+	root := client.NewPlugin(mappers.BuiltIn(), wiring.ThisBuild(version, commit))
 	os.Exit(client.Execute(root, os.Args[1:], os.Stdout, os.Stderr))
 }

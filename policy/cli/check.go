@@ -56,8 +56,8 @@ func newCheckCommand(from Options) *cobra.Command {
 		Long: `List every error in policy files, each with its line, its field and a remedy.
 
 FILE may be a directory with the files of one policy, or the manifest of a ConfigMap
-that holds it; - is standard input. Warnings are about things that are allowed but probably not intended; they
-fail the check only with --fail-on=warnings.
+that holds it; - is standard input. Warnings are about things that are allowed but
+probably not intended; they fail the check only with --fail-on=warnings.
 
 With --clouds-file, also check the credentials of the backends without a request:
 that clouds.yaml has their entries, that these are complete together with

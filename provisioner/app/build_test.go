@@ -6,11 +6,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 func TestMetricNamesTheBuild(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	newStatus(Build{Version: "v0.1.0", Commit: "1234", GoVersion: "go1.26.0", Platform: "linux/amd64"}, registry)
+	newStatus(wiring.Build{Version: "v0.1.0", Commit: "1234", GoVersion: "go1.26.0", Platform: "linux/amd64"}, registry)
 	want := `
 # HELP standalone_cinder_build_info 1, with the version, its commit and the version of Go as labels.
 # TYPE standalone_cinder_build_info gauge

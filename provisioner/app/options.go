@@ -66,7 +66,7 @@ type Options struct {
 	KubeBurst int
 
 	// Build describes the program on its metrics and its status page.
-	Build Build
+	Build wiring.Build
 	// Protocols are those that the replica maps.
 	Protocols mappers.Protocols
 	// Config replaces Kubeconfig for a caller that already has a connection.
@@ -77,14 +77,6 @@ type Options struct {
 	// Traces receives the spans of claims, with IDs from tracing.IDs; nil means that
 	// there are none.
 	Traces trace.TracerProvider
-}
-
-// Build says from what, and with what, the running program was built.
-type Build struct {
-	Version   string `json:"version"`
-	Commit    string `json:"commit"`
-	GoVersion string `json:"goVersion"`
-	Platform  string `json:"platform"`
 }
 
 // Metrics is a registry of metrics; *prometheus.Registry is one.

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 // status serves health, readiness, metrics and a page for people. Leaders and followers
@@ -27,7 +29,7 @@ type status struct {
 	unreadable      map[string]error
 }
 
-func newStatus(build Build, registry prometheus.Registerer) *status {
+func newStatus(build wiring.Build, registry prometheus.Registerer) *status {
 	s := &status{
 		unreadable: map[string]error{},
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{

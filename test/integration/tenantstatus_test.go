@@ -185,3 +185,21 @@ func (w *world) onlyTheirOwnMayBeRead() {
 		}
 	}
 }
+
+// TestNobodyElseWritesATenantStatus: also a field that the program leaves out is taken away.
+func TestNobodyElseWritesATenantStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "forge", cindersim.Options{})
+	w.must(suite.AllowTenantStatus(w.ctx, w.provisioner))
+	w.start("--tenant-status")
+	w.shows("a", "it exists", func(s tenantStatus) bool {
+		return s.Status.Tenant == "tenant-a" && s.Status.Quota["volumes"].Hard == nil
+	})
+	all := tenantStatuses(w, suite.Config).Namespace("forge-a")
+	_, err := all.Patch(w.ctx, w.name, types.MergePatchType, []byte(`{"status": {"quota": {"volumes": {"hard": 7}}, "rulesNotShown": 3}}`), metav1.PatchOptions{FieldManager: "somebody"})
+	w.must(err)
+	_, text := w.shows("a", "it is repaired", func(s tenantStatus) bool { return s.Status.Quota["volumes"].Hard == nil })
+	if strings.Contains(text, "rulesNotShown") {
+		t.Error(text)
+	}
+}

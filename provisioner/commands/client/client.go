@@ -38,7 +38,7 @@ func Commands(protocols mappers.Protocols) []*cobra.Command {
 }
 
 // NewPlugin returns the root command of the kubectl plugin.
-func NewPlugin(protocols mappers.Protocols, build Build) *cobra.Command {
+func NewPlugin(protocols mappers.Protocols, build wiring.Build) *cobra.Command {
 	root := status.NewPlugin()
 	root.AddCommand(Commands(protocols)...)
 	root.AddCommand(NewVersionCommand(build))

@@ -3,65 +3,15 @@ package client
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// Build says from what, and with what, the running program was built.
-type Build struct {
-	Version   string `json:"version"`
-	Commit    string `json:"commit"`
-	GoVersion string `json:"goVersion"`
-	Platform  string `json:"platform"`
-}
-
-// ThisBuild describes the running program by the version and the commit that the linker
-// set, or else by what the go command recorded.
-func ThisBuild(version, commit string) Build {
-	info, _ := debug.ReadBuildInfo()
-	return buildOf(version, commit, info)
-}
-
-// buildOf describes a build by what the linker set or else by what the go
-// command recorded about the checkout or the module; info may be nil.
-func buildOf(version, commit string, info *debug.BuildInfo) Build {
-	build := Build{Version: version, Commit: commit, GoVersion: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if info == nil {
-		info = &debug.BuildInfo{}
-	}
-	if build.Version == "" {
-		build.Version = info.Main.Version
-	}
-	if build.Version == "" || build.Version == "(devel)" {
-		build.Version = "v0.0.0-dev"
-	}
-	if build.Commit == "" {
-		build.Commit = commitOf(info)
-	}
-	return build
-}
-
-func commitOf(info *debug.BuildInfo) string {
-	settings := map[string]string{}
-	for _, setting := range info.Settings {
-		settings[setting.Key] = setting.Value
-	}
-	switch revision := settings["vcs.revision"]; {
-	case revision == "":
-		return "unknown"
-	case settings["vcs.modified"] == "true":
-		return revision + "-dirty"
-	default:
-		return revision
-	}
-}
-
 // NewVersionCommand returns the command that describes a build.
-func NewVersionCommand(build Build) *cobra.Command {
+func NewVersionCommand(build wiring.Build) *cobra.Command {
 	const text, asJSON = "text", "json"
 	output := text
 	command := &cobra.Command{

@@ -1,4 +1,4 @@
-package client
+package wiring
 
 import (
 	"runtime/debug"
