@@ -53,8 +53,6 @@ func TestClaimsInModeCSI(t *testing.T) {
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
 	c := startCSIWith(ctx, t, harness.SuiteOptions{Resizer: true, Snapshots: true, Snapshotter: true}, "", csiFeaturesPolicy(env), "files", "native")
-	_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, "files", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-	must(t, err)
 	must(t, c.InstallSnapshots(ctx))
 	for _, start := range []func(string) (*harness.Sidecar, error){c.Resizer(ctx, csiProvisioner), c.Snapshotter(ctx, csiProvisioner)} {
 		sidecar, err := start(c.socket)

@@ -27,10 +27,8 @@ func TestVolumesInUseGrow(t *testing.T) {
 	wanted := map[string]int{} // by namespace
 	for i := range grown {
 		s := &grown[i]
-		_, err := w.Client.StorageV1().StorageClasses().Patch(ctx, s.name, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-		must(t, err)
 		// The last one has a filesystem.
-		_, err = w.CreateClaim(ctx, harness.Claim(s.namespace, s.name+"-0", s.name, s.size, func(claim *corev1.PersistentVolumeClaim) {
+		_, err := w.CreateClaim(ctx, harness.Claim(s.namespace, s.name+"-0", s.name, s.size, func(claim *corev1.PersistentVolumeClaim) {
 			if block := corev1.PersistentVolumeBlock; i < len(grown)-1 {
 				claim.Spec.VolumeMode = &block
 			}

@@ -104,10 +104,6 @@ func startKubelets(ctx context.Context, t *testing.T, previous string, names ...
 	must(t, err)
 	late := storagev1.VolumeBindingWaitForFirstConsumer
 	must(t, c.CreateClass(ctx, "racks-late", csiProvisioner, func(class *storagev1.StorageClass) { class.VolumeBindingMode = &late }))
-	for _, class := range []string{"files", "xfs"} {
-		_, err = c.Client.StorageV1().StorageClasses().Patch(ctx, class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-		must(t, err)
-	}
 	return c
 }
 

@@ -12,7 +12,6 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -47,9 +46,8 @@ func TestPodsUseNativeVolumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	c := startPlainKubelets(ctx, t, harness.SuiteOptions{Snapshots: true}, "node-1", "node-2")
-	grows := true
 	for _, class := range []string{"files", "paths"} {
-		must(t, c.CreateClass(ctx, class, csiProvisioner, func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows }))
+		must(t, c.CreateClass(ctx, class, csiProvisioner, nil))
 	}
 	var err error
 	c.replica, err = c.StartReplica(ctx, harness.ReplicaOptions{Policy: nativeNodesPolicy(c.env), Provisioner: csiProvisioner})

@@ -27,10 +27,13 @@ func (s *Suite) CreateNamespace(ctx context.Context, name string, labels map[str
 	return err
 }
 
-// CreateClass creates a StorageClass with reclaim policy Delete and immediate
-// binding; change may alter it first.
+// CreateClass creates a StorageClass with reclaim policy Delete, immediate
+// binding, and leave for its claims to grow; change may alter it first. A class
+// that is given the leave later is not safe in a test: the API server reads
+// classes from a cache, and refuses growth until the cache has the change.
 func (s *Suite) CreateClass(ctx context.Context, name, provisioner string, change func(*storagev1.StorageClass)) error {
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+	grows := true
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, AllowVolumeExpansion: &grows}
 	if change != nil {
 		change(class)
 	}

@@ -166,9 +166,6 @@ func newCallSite(ctx context.Context, name, dir string, of sidecarCall) (*callSi
 		}, metav1.CreateOptions{})
 	}
 	if err == nil {
-		_, err = suite.Client.StorageV1().StorageClasses().Patch(ctx, s.class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-	}
-	if err == nil {
 		err = suite.AllowCSINodes(ctx, s.provisioner)
 	}
 	if err == nil {

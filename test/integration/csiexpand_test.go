@@ -19,10 +19,6 @@ import (
 func growableCSI(t *testing.T, name, quota string, options cindersim.Options) *world {
 	w := csiWorldAt(t, name, options)
 	w.policy = w.change("    volumeSize: {max: 10Gi}\n", "    quota: "+quota+"\n    volumeSize: {max: 10Gi}\n")
-	for _, class := range []string{"lab", "driver"} {
-		_, err := suite.Client.StorageV1().StorageClasses().Patch(w.ctx, name+"-"+class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-		w.must(err)
-	}
 	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
 	return w
 }

@@ -15,17 +15,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// newExpandable makes a world whose StorageClasses allow expansion.
-func newExpandable(t *testing.T, name string, options cindersim.Options) *world {
-	t.Helper()
-	w := newWorld(t, name, options)
-	for _, class := range []string{"gold", "lab"} {
-		_, err := suite.Client.StorageV1().StorageClasses().Patch(w.ctx, name+"-"+class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-		w.must(err)
-	}
-	return w
-}
-
 // served makes a claim and waits until it is bound and its volume in use.
 func (w *world) served(namespace, name, class, size string, change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	w.Helper()
@@ -125,7 +114,7 @@ const pending20 = "cinder 20, pv 20Gi, claim 10Gi, allocated 20Gi, NodeResizePen
 // TestExpansion covers both volume modes, in both workflows and for two tenants.
 func TestExpansion(t *testing.T) {
 	t.Parallel()
-	w := newExpandable(t, "expand", cindersim.Options{ExtendDelay: 200 * time.Millisecond})
+	w := newWorld(t, "expand", cindersim.Options{ExtendDelay: 200 * time.Millisecond})
 	w.policy = strings.Replace(w.policy, "volumeSize: {max: 10Gi}", "volumeSize: {max: 20Gi}", 1)
 	replica := w.start()
 	for _, at := range []struct{ namespace, class string }{{"a", "gold"}, {"b", "lab"}} {
@@ -170,7 +159,7 @@ func TestExpansion(t *testing.T) {
 // claim leaves room. Two claims cannot both get the last room.
 func TestExpansionThatTheQuotaDenies(t *testing.T) {
 	t.Parallel()
-	w := newExpandable(t, "growquota", cindersim.Options{ExtendDelay: 300 * time.Millisecond})
+	w := newWorld(t, "growquota", cindersim.Options{ExtendDelay: 300 * time.Millisecond})
 	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", "    quota: {gigabytes: 30}\n    metadata: {costcenter", 1)
 	w.start()
 	w.served("a", "filler", "gold", "10Gi", nil)
@@ -201,7 +190,7 @@ func TestExpansionThatTheQuotaDenies(t *testing.T) {
 // labels or another request admits it.
 func TestExpansionThatThePolicyDenies(t *testing.T) {
 	t.Parallel()
-	w := newExpandable(t, "growdeny", cindersim.Options{})
+	w := newWorld(t, "growdeny", cindersim.Options{})
 	w.policy = strings.Replace(w.policy, `namespaces: ["growdeny-a"]`, `namespaceSelector: {matchLabels: {tenant: growdeny-a}}`, 1)
 	label := func(value string) {
 		patch := fmt.Sprintf(`{"metadata": {"labels": {"tenant": %q}}}`, value)
@@ -240,7 +229,7 @@ func TestExpansionThatThePolicyDenies(t *testing.T) {
 // asks for less, or somebody repairs the volume.
 func TestExpansionThatCinderRefuses(t *testing.T) {
 	t.Parallel()
-	w := newExpandable(t, "growfail", cindersim.Options{ExtendDelay: 100 * time.Millisecond})
+	w := newWorld(t, "growfail", cindersim.Options{ExtendDelay: 100 * time.Millisecond})
 	w.policy = strings.Replace(w.policy, "    metadata: {costcenter", "    quota: {gigabytes: 40}\n    metadata: {costcenter", 1)
 	replica := w.start()
 	project := w.sim.ProjectID("team-a")
@@ -278,7 +267,7 @@ func TestExpansionThatCinderRefuses(t *testing.T) {
 //tier:outage
 func TestExpansionWhileABackendIsSilent(t *testing.T) {
 	t.Parallel()
-	w := newExpandable(t, "growwait", cindersim.Options{})
+	w := newWorld(t, "growwait", cindersim.Options{})
 	w.policy = strings.Replace(w.policy, "    auth: {cloud: team-a}", "    auth: {cloud: team-a}\n    timeouts: {request: 1s}", 1)
 	w.start()
 	var silent []*corev1.PersistentVolumeClaim

@@ -96,9 +96,6 @@ func newGrowthSite(ctx context.Context, t *testing.T, number int) *site {
 	t.Helper()
 	options := siteOptions{cinder: cindersim.Options{CreateDelay: 100 * time.Millisecond, ExtendDelay: 250 * time.Millisecond}}
 	s := openSite(ctx, t, fmt.Sprintf("growcrash%d", number), options)
-	if _, err := suite.Client.StorageV1().StorageClasses().Patch(ctx, s.class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	if err := s.replace(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -143,8 +143,6 @@ func TestImportAVolume(t *testing.T) {
 	}
 
 	// Its claim grows like any other.
-	_, err := suite.Client.StorageV1().StorageClasses().Patch(w.ctx, "import-gold", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-	w.must(err)
 	w.ask(claim, "4Gi")
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		now, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, pv.Name, metav1.GetOptions{})

@@ -111,13 +111,10 @@ func (s *rebindSite) furnish(ctx context.Context, replicas int) error {
 			return err
 		}
 	}
-	yes, retain := true, corev1.PersistentVolumeReclaimRetain
+	retain := corev1.PersistentVolumeReclaimRetain
 	if err := suite.CreateClass(ctx, s.class+"-kept", s.provisioner, func(class *storagev1.StorageClass) {
-		class.ReclaimPolicy, class.AllowVolumeExpansion = &retain, &yes
+		class.ReclaimPolicy = &retain
 	}); err != nil {
-		return err
-	}
-	if _, err := suite.Client.StorageV1().StorageClasses().Patch(ctx, s.class, types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	if err := suite.InstallSnapshots(ctx); err != nil {

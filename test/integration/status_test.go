@@ -199,8 +199,6 @@ func TestStatusCommandsAskTheLeader(t *testing.T) {
 	w.claim("a", "late", "late", "1Gi")
 
 	// The tenant has room for 2 GiB more.
-	_, err = suite.Client.StorageV1().StorageClasses().Patch(w.ctx, "stat-lab", types.MergePatchType, []byte(`{"allowVolumeExpansion": true}`), metav1.PatchOptions{})
-	w.must(err)
 	_, err = suite.Client.CoreV1().PersistentVolumeClaims("stat-b").Patch(w.ctx, "two", types.MergePatchType, []byte(`{"spec": {"resources": {"requests": {"storage": "9Gi"}}}}`), metav1.PatchOptions{})
 	w.must(err)
 	_, err = suite.WaitEvent(w.ctx, "stat-b", "two", "QuotaExceeded", "")

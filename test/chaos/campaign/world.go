@@ -203,8 +203,7 @@ func (w *world) makeObjects(ctx context.Context) error {
 	}
 	for _, class := range plan.Classes() {
 		err := w.suite.CreateClass(ctx, w.names.class(class), w.names.provisioner(), func(c *storagev1.StorageClass) {
-			grows := true
-			c.Parameters, c.AllowVolumeExpansion = classParameters(), &grows
+			c.Parameters = classParameters()
 			if w.arrays[class] != nil {
 				c.Parameters = map[string]string{"type": class}
 			}
