@@ -5,15 +5,19 @@
 //
 //	go run ./test/demo                    builds and starts a control plane
 //	go run ./test/demo -kubeconfig FILE   uses an existing cluster
+//	go run ./test/demo -picture FILE      also draws the tour, as the README shows it
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"k8s.io/klog/v2"
@@ -37,6 +41,7 @@ func run() int {
 	options := tour.Options{}
 	flag.StringVar(&options.Kubeconfig, "kubeconfig", os.Getenv(kubeconfigVariable),
 		"use the cluster of this kubeconfig `file` instead of a local control plane; default is $"+kubeconfigVariable)
+	drawn := flag.String("picture", "", "draw the tour's claims, denial and failover as SVG to this `file`")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q\n", flag.Arg(0))
@@ -55,7 +60,14 @@ func run() int {
 	// end of the tour cuts.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 
-	err := tour.Run(ctx, options, os.Stdout)
+	var said strings.Builder
+	err := tour.Run(ctx, options, io.MultiWriter(os.Stdout, &said))
+	if err == nil && *drawn != "" {
+		var svg bytes.Buffer
+		if err = drawTour(&svg, said.String()); err == nil {
+			err = os.WriteFile(*drawn, svg.Bytes(), 0o644)
+		}
+	}
 	switch {
 	case err == nil:
 		return 0
