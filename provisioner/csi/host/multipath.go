@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -286,4 +287,32 @@ func (h *SCSI) ResizeMap(ctx context.Context, device string, least int64) error 
 		err = errors.Join(fmt.Errorf("multipath map %s did not grow to %d bytes in %s", name, least, mapPatience), last)
 	}
 	return err
+}
+
+// Enlarge makes the kernel see that a device, which consists of some of the disks, has grown
+// to at least the given size, and returns the size. rescan makes it see that of one disk.
+func (h *SCSI) Enlarge(ctx context.Context, device string, disks []Disk, least int64, rescan func(context.Context, Disk, int64) (Disk, error)) (int64, error) {
+	used, err := h.Paths(device)
+	if err != nil {
+		return 0, err
+	}
+	// Rescan every used path: the kernel makes no map larger than any of its paths,
+	// working or not.
+	size := int64(math.MaxInt64)
+	for i, disk := range disks {
+		if !slices.Contains(used, disk.Name) {
+			continue
+		}
+		if disks[i], err = rescan(ctx, disk, least); err != nil && len(used) > 1 {
+			err = fmt.Errorf("path %s of the volume does not answer with the new size; repair it, or take it out of the map (multipathd del path %s): %w", disk.Name, disk.Name, err)
+		}
+		if err != nil {
+			return 0, err
+		}
+		size = min(size, disks[i].Bytes)
+	}
+	if size == math.MaxInt64 {
+		return 0, fmt.Errorf("%s has no path of the volume", device)
+	}
+	return size, h.ResizeMap(ctx, device, size)
 }

@@ -2,9 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
-	"math"
-	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -63,29 +60,8 @@ func (s *Service) expand(ctx context.Context, volume, at string, least int64) (i
 	if err := protocol.refresh(ctx, r); err != nil {
 		return 0, err
 	}
-	used, err := s.host.Paths(r.Device)
+	size, err := s.host.Enlarge(ctx, r.Device, r.Disks, least, protocol.rescan)
 	if err != nil {
-		return 0, err
-	}
-	// Rescan every used path: the kernel makes no map larger than any of its paths,
-	// working or not.
-	size := int64(math.MaxInt64)
-	for i, disk := range r.Disks {
-		if !slices.Contains(used, disk.Name) {
-			continue
-		}
-		if r.Disks[i], err = protocol.rescan(ctx, disk, least); err != nil && len(used) > 1 {
-			err = fmt.Errorf("path %s of the volume does not answer with the new size; repair it, or take it out of the map (multipathd del path %s): %w", disk.Name, disk.Name, err)
-		}
-		if err != nil {
-			return 0, err
-		}
-		size = min(size, r.Disks[i].Bytes)
-	}
-	if size == math.MaxInt64 {
-		return 0, fmt.Errorf("%s has no path of the volume", r.Device)
-	}
-	if err := s.host.ResizeMap(ctx, r.Device, size); err != nil {
 		return 0, err
 	}
 	r.Bytes = max(r.Bytes, least)
