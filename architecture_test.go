@@ -23,13 +23,13 @@ var rooms = []struct {
 	may  []string
 	why  string
 }{
-	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
+	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/nodegrow", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
 		"main picks a command, and passes it the protocols"},
 	{"cmd/", []string{"mappers", "provisioner/commands/client", "provisioner/wiring"},
 		"the plugin alone has neither the process nor the node plugin"},
 	{"provisioner/app/", []string{"provisioner", "provisioner/features/", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/csi/", "provisioner/statusreport", "provisioner/webserver", "provisioner/wiring", "policy", "backends/", "mappers/"},
 		"the process wires everything, except the commands"},
-	{"provisioner/commands/", []string{"provisioner/features/", "provisioner/objects/", "provisioner/statusreport", "provisioner/wiring", "policy/", "backends/", "mappers/"},
+	{"provisioner/commands/", []string{"provisioner/csi/wire", "provisioner/features/", "provisioner/objects/", "provisioner/statusreport", "provisioner/wiring", "policy/", "backends/", "mappers/"},
 		"commands run beside the leader, without the hub and what a term knows"},
 	{"provisioner", []string{"provisioner/features/copies", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/statusreport", "policy/", "backends/", "mappers/"},
 		"the hub takes claims to volumes and back; other features work beside it"},

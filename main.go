@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecheck"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodegrow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring/traces"
@@ -166,7 +167,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
-	command.AddCommand(nodeCheckCommand())
+	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log))
 	return command
 }
 
@@ -221,6 +222,46 @@ Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
 	}
 	options.AddFlags(command.Flags())
 	command.Flags().StringVarP(&output, "output", "o", output, "`format` of the output: table or json")
+	return command
+}
+
+func nodeGrowCommand(log io.Writer) *cobra.Command {
+	var options nodegrow.Options
+	command := &cobra.Command{
+		Use:   "grow --persistent-volume NAME --bytes N --disk TARGET/LUN",
+		Short: "Grow the filesystem of a native volume that is mounted on this machine",
+		Long: `Grow the filesystem of a native iSCSI or Fibre Channel volume that the kubelet has mounted
+on this machine, as kubectl cinder grow asks for: in a privileged container in the node's
+network namespace, with the node's root directory at --host-root.
+
+It takes the device from the node's mount table, and refuses it unless each of its paths
+is one of --disk. It makes the node see the new size of all paths and of the multipath
+map, and grows ext4, ext3 or xfs with the node's programs. It never formats, and may be
+repeated. It prints the result as JSON.
+
+Exit codes: 0 the filesystem has the size of its device; 1 refused, or failed; 2 wrong
+usage.`,
+		Example: `  standalone-cinder node grow --persistent-volume pvc-0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --bytes 21474836480 --disk iqn.2026-01.com.example:vol-1/1`,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			err := options.Complete()
+			if err == nil {
+				options.Logger, err = wiring.NewLogger(log, wiring.LogJSON, 0)
+			}
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+			}
+			grown, err := nodegrow.Run(command.Context(), options)
+			if err == nil {
+				err = json.NewEncoder(command.OutOrStdout()).Encode(grown)
+			}
+			if err != nil {
+				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+			}
+			return nil
+		},
+	}
+	options.AddFlags(command.Flags())
 	return command
 }
 

@@ -563,8 +563,10 @@ func TestWhatIsRefused(t *testing.T) {
 		}, []string{"pod runs uses claim team-a/data; stop it first"}},
 		"used by an ephemeral volume": {func(f *fixture) {
 			f.request.DeleteClaim = true
+			yes := true
 			f.claim.Name, f.pv.Spec.ClaimRef.Name = "pod-v", "pod-v"
-			f.others = append(f.others, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pod"}, Spec: corev1.PodSpec{
+			f.claim.OwnerReferences = []metav1.OwnerReference{{UID: "pod", Controller: &yes}}
+			f.others = append(f.others, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pod", UID: "pod"}, Spec: corev1.PodSpec{
 				Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}},
 			}})
 		}, []string{"pod pod uses claim team-a/pod-v; stop it first"}},

@@ -297,7 +297,7 @@ func (p *Plan) deletes() bool {
 func (m *Mover) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
 	pods, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, m.Client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (using []string) {
 		for i := range page.Items {
-			if uses(&page.Items[i], claim.Name) {
+			if objects.Uses(&page.Items[i], claim) {
 				using = append(using, page.Items[i].Name)
 			}
 		}
@@ -305,16 +305,6 @@ func (m *Mover) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 	})
 	slices.Sort(pods)
 	return pods, err
-}
-
-func uses(pod *corev1.Pod, claim string) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return false
-	}
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim ||
-			v.Ephemeral != nil && pod.Name+"-"+v.Name == claim
-	})
 }
 
 // usersOf says which nodes still use a PersistentVolume; empty if none does.

@@ -177,7 +177,7 @@ func (q *inquiry) notePods(pods []corev1.Pod, claim *corev1.PersistentVolumeClai
 	users := 0
 	for i := range pods {
 		pod := &pods[i]
-		if isFinished(pod) || !uses(pod, claim) {
+		if !objects.Uses(pod, claim) {
 			continue
 		}
 		if users++; users > maxListed {

@@ -130,12 +130,6 @@ func claimsOf(pod *corev1.Pod) (claims []claimOfPod) {
 	return claims
 }
 
-func uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	return slices.ContainsFunc(claimsOf(pod), func(c claimOfPod) bool {
-		return c.name == claim.Name && (c.ephemeral == "" || metav1.IsControlledBy(claim, pod))
-	})
-}
-
 func isFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

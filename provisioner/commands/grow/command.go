@@ -1,0 +1,96 @@
+// Package grow contains the command that grows the filesystem of a native volume: it has a
+// short-lived pod do it on the node where the volume is mounted, and confirms it on the claim.
+package grow
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
+)
+
+const (
+	// defaultPods is where deploy/ has the template of the pods.
+	defaultPods = "standalone-cinder-grow"
+	// defaultTimeout is longer than the pods may run.
+	defaultTimeout = 20 * time.Minute
+	askTimeout     = 30 * time.Second
+	pause          = time.Second
+)
+
+// NewCommand returns the grow command of the kubectl plugin.
+func NewCommand() *cobra.Command {
+	kubeconfig, overrides, g := "", clientcmd.ConfigOverrides{}, grower{pause: pause}
+	command := &cobra.Command{
+		Use:   "grow CLAIM",
+		Short: "Grow the filesystem of a native iSCSI or Fibre Channel volume on its node",
+		Long: `Grow the filesystem of a claim in mode native, after Cinder has extended its volume: the
+kubelet does not. A pod must use the claim.
+
+The command needs the component node-grow (Helm: nodeGrow.enabled) and the rights of its
+ClusterRole and Role. It starts a privileged pod on the node, which makes the node see
+the new size on every path, proves that the device is the volume, and grows ext4, ext3 or
+xfs with the node's own programs. Then the command confirms the size on the claim, and
+waits until the claim shows it. It always deletes the pod. If it is interrupted, run it
+again.
+
+Exit codes: 0 the claim has the size; 1 refused, or failed; 2 wrong usage, or no
+connection to the cluster.`,
+		Example: "  kubectl cinder grow data -n team-a",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s needs the name of one claim (see %s --help)", c.CommandPath(), c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if g.timeout <= 0 {
+				return usage("--timeout must be positive")
+			}
+			config, err := wiring.ConnectAsKubectl(kubeconfig, &overrides)
+			if err != nil {
+				return usage("%w", err)
+			}
+			config.Timeout = askTimeout
+			namespace, _, err := wiring.KubectlConfig(kubeconfig, &overrides).Namespace()
+			if err == nil {
+				g.client, err = kubernetes.NewForConfig(config)
+			}
+			if err != nil {
+				return usage("kubernetes client: %w", err)
+			}
+			g.say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
+			if err := g.grow(c.Context(), namespace, args[0]); err != nil {
+				return exit(policycli.ExitFailed, fmt.Errorf("claim %s/%s: %w", namespace, args[0], err))
+			}
+			return nil
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file`; default is $KUBECONFIG, else ~/.kube/config, else the pod's service account")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	// An API server takes no password.
+	names.AuthOverrideFlags.Username.LongName, names.AuthOverrideFlags.Password.LongName = "", ""
+	names.ContextOverrideFlags.Namespace.LongName = ""
+	clientcmd.BindOverrideFlags(&overrides, flags, names)
+	flags.StringVarP(&overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the claim; default is that of the kubeconfig's context")
+	flags.StringVar(&g.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow, in which the pod runs")
+	flags.DurationVar(&g.timeout, "timeout", defaultTimeout, "`time` after which the command no longer waits")
+	return command
+}
+
+func usage(format string, args ...any) error {
+	return exit(policycli.ExitUsage, fmt.Errorf(format, args...))
+}
+
+// exit makes an error for the terminal. It may quote what a node or a tenant wrote.
+func exit(code int, err error) error {
+	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
+}
