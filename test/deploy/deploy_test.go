@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -26,7 +27,9 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodegrow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite what is made from the chart")
@@ -190,6 +193,45 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
+// TestComponentNodeGrowIsTheChart: the pods have the program's image, whatever an overlay
+// makes of it, and no rights.
+func TestComponentNodeGrowIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "nodeGrow.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareFile(t, rendered, "nodegrow.yaml", "node-grow")
+	objects := overlay(t, "node-grow")
+	image, of := deployment(t, objects).Spec.Template.Spec.Containers[0].Image, map[string]int{}
+	for _, object := range objects {
+		if object.GetNamespace() == GrowNamespace || object.GetName() == GrowNamespace {
+			of[object.GetKind()]++
+		}
+		if object.GetKind() != "PodTemplate" {
+			continue
+		}
+		template := &corev1.PodTemplate{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, template, true); err != nil {
+			t.Fatal(err)
+		}
+		container := template.Template.Spec.Containers[0]
+		var options nodegrow.Options
+		flags := pflag.NewFlagSet("grow", pflag.ContinueOnError)
+		options.AddFlags(flags)
+		arguments := append(container.Args[2:], wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"iqn.x/1"}, Bytes: 1}.Arguments()...)
+		if err := errors.Join(flags.Parse(arguments), options.Complete()); err != nil || options.HostRoot != container.VolumeMounts[0].MountPath || options.ResultFile != corev1.TerminationMessagePathDefault {
+			t.Errorf("the arguments %q: %+v (%v)", arguments, options, err)
+		}
+		if container.Image != image {
+			t.Errorf("the image is %s, and the program's %s", container.Image, image)
+		}
+	}
+	want := map[string]int{"Namespace": 1, "ServiceAccount": 1, "PodTemplate": 1, "ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1, "Role": 1, "ClusterRole": 1}
+	if !maps.Equal(of, want) {
+		t.Errorf("the objects are %v", of)
+	}
+}
+
 // TestNodesGetTheirFlags: every path of the plugin follows the kubelet's directory, and
 // the operator may add flags.
 func TestNodesGetTheirFlags(t *testing.T) {
@@ -281,6 +323,7 @@ func TestComponents(t *testing.T) {
 		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
 		"csi":                {"--set", "csi.enabled=true"},
 		"tenant-status":      {"--set", "tenantStatus.enabled=true"},
+		"node-grow":          {"--set", "nodeGrow.enabled=true"},
 		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
 		// Each of these changes the container, three of them its arguments.
 		"policy-directory extra-ca noauth web-config": {"--set", "policy.directory=true", "--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
@@ -401,7 +444,7 @@ func TestChartOfAnUnusualCluster(t *testing.T) {
 // chart before these, have none.
 func TestChartWithValuesThatAreMissing(t *testing.T) {
 	values := append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.runbookURL=https://example.org")
-	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "tenantStatus", "policy.directory",
+	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "tenantStatus", "nodeGrow", "policy.directory",
 		"policy.moreConfigMaps", "monitoring.prometheusRule.disabled", "monitoring.prometheusRule.rules"} {
 		values = append(values, "--set", name+"=null")
 	}

@@ -26,11 +26,12 @@ const (
 )
 
 // Release and Namespace are what deploy/base is rendered with. NodeNamespace is where
-// the component csi has its DaemonSet.
+// the component csi has its DaemonSet, and GrowNamespace where node-grow has its pods.
 const (
 	Release       = "standalone-cinder"
 	Namespace     = "standalone-cinder"
 	NodeNamespace = "standalone-cinder-node"
+	GrowNamespace = "standalone-cinder-grow"
 )
 
 // Chart renders deploy/chart with more arguments of `helm template`.
