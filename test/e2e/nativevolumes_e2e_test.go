@@ -5,6 +5,9 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/test/deploy"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -41,7 +46,7 @@ tenants:
 }
 
 // TestPodsUseNativeVolumes has two nodes with real kubelets, which mount the volumes by
-// themselves: no node has a program of ours.
+// themselves: no node has a program of ours, except while kubectl cinder grow has a pod there.
 func TestPodsUseNativeVolumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
@@ -60,11 +65,12 @@ func TestPodsUseNativeVolumes(t *testing.T) {
 multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/node.session.timeo.replacement_timeout = 15/' /etc/iscsi/iscsid.conf`)
 
 	t.Run("at once", func(t *testing.T) {
-		t.Run("a filesystem moves, and comes back from a snapshot", func(t *testing.T) {
+		t.Run("a filesystem moves, comes back from a snapshot, and grows", func(t *testing.T) {
 			t.Parallel()
-			c.bound(ctx, t, harness.Claim("team-c", "data", "files", "1Gi", nil))
+			pv := c.bound(ctx, t, harness.Claim("team-c", "data", "files", "1Gi", nil))
 			c.moves(ctx, t, "writer", "data", nil)
 			c.restores(ctx, t, "writer", "data", "node-1")
+			c.growsByHand(ctx, t, "writer", pv, "resize2fs /dev/disk/by-path/*"+pv.Spec.ISCSI.IQN+"-lun-*")
 		})
 		t.Run("a raw device moves and grows", func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +89,7 @@ multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/no
 			}
 			c.moves(ctx, t, "paths-writer", "paths", nil)
 			c.losesPath(ctx, t, "paths-writer", c.nodes["node-2"])
-			c.growsByHand(ctx, t, "paths-writer", pv, `map=$(lsblk -n -o NAME,TYPE -l | awk '$2 == "mpath" {print $1; exit}')
-multipathd resize map "$map" && resize2fs "/dev/mapper/$map"`)
+			c.growsByCommand(ctx, t, "paths-writer", "paths")
 		})
 	})
 	t.Run("a claim is deleted while its node flushes", func(t *testing.T) { c.deletesWhileFlushing(ctx, t) })
@@ -128,21 +133,11 @@ func (c *kubeletCluster) restores(ctx context.Context, t *testing.T, writer, cla
 func (c *kubeletCluster) growsByHand(ctx context.Context, t *testing.T, pod string, pv *corev1.PersistentVolume, onNode string) {
 	t.Helper()
 	claim := pv.Spec.ClaimRef.Name
-	becomes := func(capacity string, conditions ...string) {
-		t.Helper()
-		must(t, harness.Eventually(ctx, func() (string, error) {
-			now, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, claim, metav1.GetOptions{})
-			if err != nil || now.Status.Capacity.Storage().String() == capacity && fmt.Sprint(harness.Conditions(now)) == fmt.Sprint(conditions) {
-				return "", err
-			}
-			return fmt.Sprintf("claim %s: %+v", claim, now.Status), nil
-		}))
-	}
 	c.patch(ctx, t, claim, `{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}`)
 	if onNode == "" {
-		becomes("2Gi")
+		c.becomes(ctx, t, claim, "2Gi")
 	} else {
-		becomes("1Gi", string(corev1.PersistentVolumeClaimFileSystemResizePending))
+		c.becomes(ctx, t, claim, "1Gi", string(corev1.PersistentVolumeClaimFileSystemResizePending))
 	}
 	// tgt breaks the sessions of a volume that is extended, and meanwhile a rescan finds nothing.
 	must(t, harness.Eventually(ctx, func() (string, error) {
@@ -155,8 +150,64 @@ func (c *kubeletCluster) growsByHand(ctx context.Context, t *testing.T, pod stri
 	if onNode != "" {
 		c.nodes["node-2"].run(ctx, t, onNode)
 		c.patch(ctx, t, claim, `{"metadata": {"annotations": {"standalone-cinder.openstack.org/filesystem-grown": "2Gi"}}}`)
-		becomes("2Gi")
+		c.becomes(ctx, t, claim, "2Gi")
 	}
+	c.sees2GiB(ctx, t, pod)
+}
+
+// growsByCommand asks for 2 GiB, and has the command do the rest.
+func (c *kubeletCluster) growsByCommand(ctx context.Context, t *testing.T, pod, claim string) {
+	t.Helper()
+	component, err := os.ReadFile(deploy.Path("components", "node-grow", "nodegrow.yaml"))
+	must(t, err)
+	image := regexp.MustCompile(`image: ghcr\.io/\S+`)
+	if len(image.FindAll(component, -1)) != 1 {
+		t.Fatal("the component has not one image")
+	}
+	must(t, c.Apply(ctx, image.ReplaceAll(component, []byte("image: "+kubelet.ProgramImage))))
+	c.patch(ctx, t, claim, `{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}`)
+	c.becomes(ctx, t, claim, "1Gi", string(corev1.PersistentVolumeClaimFileSystemResizePending))
+	kubeconfig, err := c.Administrator(t.TempDir(), "", nil)
+	must(t, err)
+	// It is refused until the API server knows the PodTemplate, and while the sessions are
+	// broken, as tgt leaves them for a moment.
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		command := exec.CommandContext(ctx, c.Program, "grow", claim, "-n", "team-c", "--kubeconfig", kubeconfig)
+		command.Args[0] = "kubectl-cinder"
+		output, err := command.CombinedOutput()
+		t.Logf("kubectl cinder grow: %v\n%s", err, output)
+		if err != nil {
+			return string(output), nil
+		}
+		for _, text := range []string{"grew the ext4 filesystem on dm-", "of node node-2 to 2Gi", "claim team-c/" + claim + " has 2Gi"} {
+			if !strings.Contains(string(output), text) {
+				t.Errorf("the output lacks %q", text)
+			}
+		}
+		return "", nil
+	}))
+	c.becomes(ctx, t, claim, "2Gi")
+	c.sees2GiB(ctx, t, pod)
+	left, err := c.Client.CoreV1().Pods(deploy.GrowNamespace).List(ctx, metav1.ListOptions{})
+	if err != nil || len(left.Items) > 0 {
+		t.Errorf("%d pods of the command are left (%v)", len(left.Items), err)
+	}
+}
+
+// becomes waits until a claim has a capacity, and these conditions.
+func (c *kubeletCluster) becomes(ctx context.Context, t *testing.T, claim, capacity string, conditions ...string) {
+	t.Helper()
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		now, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, claim, metav1.GetOptions{})
+		if err != nil || now.Status.Capacity.Storage().String() == capacity && fmt.Sprint(harness.Conditions(now)) == fmt.Sprint(conditions) {
+			return "", err
+		}
+		return fmt.Sprintf("claim %s: %+v", claim, now.Status), nil
+	}))
+}
+
+func (c *kubeletCluster) sees2GiB(ctx context.Context, t *testing.T, pod string) {
+	t.Helper()
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		if w := c.told(ctx, t, pod); w.size < 19<<30/10 {
 			return fmt.Sprintf("the volume has %d bytes", w.size), nil

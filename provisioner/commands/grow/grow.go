@@ -58,16 +58,16 @@ func (g *grower) grow(ctx context.Context, namespace, name string) error {
 
 // onNode has a pod on the node grow the filesystem, and deletes the pod in any case.
 func (g *grower) onNode(ctx context.Context, v *volume) (grown wire.Grown, err error) {
-	pod, err := g.start(ctx, v)
+	started, err := g.start(ctx, v)
 	if err != nil {
 		return wire.Grown{}, err
 	}
 	defer func() {
 		// The command may have been told to stop.
-		err = errors.Join(err, g.remove(context.WithoutCancel(ctx), pod))
+		err = errors.Join(err, g.remove(context.WithoutCancel(ctx), started))
 	}()
-	g.say(fmt.Sprintf("pod %s/%s grows it on node %s", g.namespace, pod.Name, v.node))
-	pod, err = g.ended(ctx, pod)
+	g.say(fmt.Sprintf("pod %s/%s grows it on node %s", g.namespace, started.Name, v.node))
+	pod, err := g.ended(ctx, started)
 	if err != nil {
 		return wire.Grown{}, err
 	}
