@@ -15,7 +15,7 @@ const (
 
 // outputFlag adds --output to a command.
 func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", outputText, "`format` of the answer: text or json")
+	cmd.Flags().StringVarP(output, "output", "o", outputText, "`format` of the output: text or json")
 	completeValues(cmd, "output", outputText, outputJSON)
 }
 

@@ -81,7 +81,7 @@ connection to the cluster.`,
 	names.ContextOverrideFlags.Namespace.LongName = ""
 	clientcmd.BindOverrideFlags(&overrides, flags, names)
 	flags.StringVarP(&overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the claim; default is that of the kubeconfig's context")
-	flags.StringVar(&g.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow, in which the pod runs")
+	flags.StringVar(&g.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow")
 	flags.DurationVar(&g.timeout, "timeout", defaultTimeout, "`time` after which the command no longer waits")
 	return command
 }

@@ -41,10 +41,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostRoot, "host-root", "/", "where the node's root `directory` is mounted")
 	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons")
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root `directory` of the kubelet on the node")
-	flags.StringVar(&o.ResultFile, "result-file", "", "`file` that gets the result, too, such as the container's termination message")
+	flags.StringVar(&o.ResultFile, "result-file", "", "`file` that gets the result, too")
 	flags.StringVar(&o.PersistentVolume, wire.FlagPersistentVolume, "", "`name` of the PersistentVolume (required)")
-	flags.StringSliceVar(&o.Disks, wire.FlagDisk, nil, "what a disk of the volume may be: `TARGET/LUN`, with an iSCSI name or a Fibre Channel port, or a WWID; may be repeated (required)")
-	flags.Int64Var(&o.Bytes, wire.FlagBytes, 0, "size of the PersistentVolume in `bytes`, which the device must have (required)")
+	flags.StringSliceVar(&o.Disks, wire.FlagDisk, nil, "`TARGET/LUN`, or WWID, of a disk of the volume; may be repeated (required)")
+	flags.Int64Var(&o.Bytes, wire.FlagBytes, 0, "size of the PersistentVolume in `bytes` (required)")
 }
 
 // Complete reports every invalid option.

@@ -36,7 +36,7 @@ func howToGrow(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume)
 		return fmt.Sprintf("the volume has %s, and the kubelet and FlexVolume driver %s grow its filesystem when a pod uses it; if the driver cannot, %s",
 			size.String(), source.FlexVolume.Driver, byHand(claim, size))
 	}
-	return fmt.Sprintf("the volume has %s, but the kubelet does not grow the filesystem of such a volume; on the node where it is mounted, run %s, then %s",
+	return fmt.Sprintf("the volume has %s, but the kubelet does not grow the filesystem of such a volume; run kubectl cinder grow, or on the node where it is mounted %s, then %s",
 		size.String(), rescan(pv), byHand(claim, size))
 }
 
