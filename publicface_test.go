@@ -77,6 +77,7 @@ func TestExitCodes(t *testing.T) {
 		{program, "node", 2},
 		{program, "node check --mode both", 2},
 		{program, "node check --output yaml", 2},
+		{program, "node grow", 2},
 		{program, "run --policy no-such-file", 1},
 		{program, "no-such-command", 2},
 		{program, "policy check --no-such-flag", 2},
@@ -110,6 +111,9 @@ func TestExitCodes(t *testing.T) {
 		{plugin, "version", 0},
 		{plugin, "quota", 2},
 		{plugin, "quota team-a --url http://127.0.0.1:1", 2},
+		{plugin, "grow", 2},
+		{plugin, "grow data --timeout 0s", 2},
+		{plugin, "grow data --kubeconfig no-such-file", 2},
 		{plugin, "why", 2},
 		{plugin, "why data --kubeconfig no-such-file", 2},
 	} {

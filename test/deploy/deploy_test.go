@@ -371,6 +371,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"callers to be trusted":           {append(slices.Clone(existing), "--set", "extraArgs={--csi-trust-parameters}"), "extraArgs: --csi-trust-parameters needs rights that the chart does not give"},
 		"tenants' objects by a flag":      {append(slices.Clone(existing), "--set", "extraArgs={--tenant-status}"), "extraArgs: the chart sets --tenant-status itself"},
 		"an endpoint of the driver":       {append(slices.Clone(existing), "--set", "extraArgs={--csi-endpoint=unix:///x}"), "extraArgs: the chart sets --csi-endpoint itself"},
+		"a relative kubelet directory":    {append(slices.Clone(existing), "--set", "nodeGrow.kubeletDirectory=kubelet"), "kubeletDirectory"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},
 		// What helm upgrade --reuse-values has of a chart without them.
 		"values of an earlier chart":     {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers=null"), "use --reset-then-reuse-values instead of --reuse-values"},

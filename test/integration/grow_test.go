@@ -262,6 +262,7 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 			c.VolumeMounts[0].MountPropagation = &both
 		}),
 		"a message elsewhere":        container(func(c *corev1.Container) { c.TerminationMessagePath = "/host/etc/passwd" }),
+		"more memory":              container(func(c *corev1.Container) { c.Resources.Limits = nil }),
 		"another security context":   container(func(c *corev1.Container) { c.SecurityContext.ReadOnlyRootFilesystem = &no }),
 		"run":                        arguments(func([]string) []string { return []string{"run", "--policy=/host/tmp/x"} }),
 		"no arguments":               arguments(func([]string) []string { return nil }),

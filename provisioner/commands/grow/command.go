@@ -3,6 +3,7 @@
 package grow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -58,7 +59,7 @@ connection to the cluster.`,
 			if err != nil {
 				return usage("%w", err)
 			}
-			config.Timeout = askTimeout
+			config.Timeout = cmp.Or(config.Timeout, askTimeout)
 			namespace, _, err := wiring.KubectlConfig(kubeconfig, &overrides).Namespace()
 			if err == nil {
 				g.client, err = kubernetes.NewForConfig(config)
