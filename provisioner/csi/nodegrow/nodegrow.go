@@ -179,9 +179,9 @@ func (g *grower) prove(ctx context.Context, name string) (host.Disk, error) {
 	if err != nil {
 		return host.Disk{}, err
 	}
-	// The WWID of an NAA identifier begins with its type.
+	// A WWID begins with the type of the identifier.
 	designator, _, _ := strings.Cut(disk.Identity, "/")
-	is := []string{"3" + strings.TrimPrefix(designator, "naa.")}
+	is := []string{strings.NewReplacer("naa.", "3", "eui.", "2").Replace(designator)}
 	session, found, err := g.sessions.SessionOf(address)
 	if err != nil {
 		return host.Disk{}, err

@@ -120,7 +120,8 @@ func Logs(ctx context.Context, m *vm.Machine) (map[string]string, error) {
 	}
 	logs := map[string]string{}
 	for name := range strings.FieldsSeq(names) {
-		if logs[name], err = m.Run(ctx, "cat "+name); err != nil {
+		// The kubelet may just remove what a deleted pod has written.
+		if logs[name], err = m.Run(ctx, "cat "+name+" || [ ! -e "+name+" ]"); err != nil {
 			return nil, err
 		}
 	}
