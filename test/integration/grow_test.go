@@ -202,9 +202,11 @@ func TestGrowOnTheNode(t *testing.T) {
 	w.must(err)
 	want := "grow-1 node grow --host-root=/host --kubelet-dir=/var/lib/kubelet --result-file=/dev/termination-log --persistent-volume=" + pv.Name +
 		" --bytes=21474836480 --disk=" + wire.DiskAt(pv.Spec.ISCSI.IQN, int(pv.Spec.ISCSI.Lun))
+	node.mu.Lock()
 	if last := node.ran[len(node.ran)-1]; last != want {
 		t.Errorf("the pod ran %q, want %q", last, want)
 	}
+	node.mu.Unlock()
 
 	w.ask(block, "20Gi")
 	w.becomes(block, "cinder 20, pv 20Gi, claim 20Gi")
@@ -262,7 +264,7 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 			c.VolumeMounts[0].MountPropagation = &both
 		}),
 		"a message elsewhere":        container(func(c *corev1.Container) { c.TerminationMessagePath = "/host/etc/passwd" }),
-		"more memory":              container(func(c *corev1.Container) { c.Resources.Limits = nil }),
+		"more memory":                container(func(c *corev1.Container) { c.Resources.Limits = nil }),
 		"another security context":   container(func(c *corev1.Container) { c.SecurityContext.ReadOnlyRootFilesystem = &no }),
 		"run":                        arguments(func([]string) []string { return []string{"run", "--policy=/host/tmp/x"} }),
 		"no arguments":               arguments(func([]string) []string { return nil }),
