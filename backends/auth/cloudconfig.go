@@ -24,20 +24,20 @@ var globalNames = map[string]string{
 // globalOnly lists the keys of [Global] that clouds.yaml lacks.
 var globalOnly = []string{"use-clouds", "clouds-file", "cloud", "cinder-endpoint", "secret-name", "secret-namespace", "trustee-id", "trustee-password", "kubeconfig-path"}
 
-// cloudConfigEntry reads the OpenStack cloud provider's INI form, as the historic
+// fromCloudConfig reads the OpenStack cloud provider's INI form, as the historic
 // provisioner did: [Global] with auth-url and related keys for Keystone, or with
 // use-clouds for an entry of clouds.yaml; for noauth, either cinder-endpoint in [Global],
 // as its documentation said, or endpoint in [Cinder], as its code read.
-func (s Sources) cloudConfigEntry(path, region string) (entry, error) {
+func (s Sources) fromCloudConfig(config Config) (Credentials, error) {
+	path := config.Source.CloudConfig
 	file, err := s.readINI(path)
 	if err != nil {
-		return entry{}, err
+		return Credentials{}, err
 	}
-	found, err := s.entryOf(file, region)
+	found, err := s.fromINI(config, file)
 	if err != nil {
-		return entry{}, fmt.Errorf("%s: %w", path, err)
+		return Credentials{}, fmt.Errorf("%s: %w", path, err)
 	}
-	found.place = path
 	return found, nil
 }
 
@@ -53,7 +53,7 @@ func (s Sources) readINI(path string) (iniFile, error) {
 	return file, nil
 }
 
-func (s Sources) entryOf(f iniFile, region string) (entry, error) {
+func (s Sources) fromINI(config Config, f iniFile) (Credentials, error) {
 	global, cinder := f["global"], f["cinder"]
 	noauthEndpoint := cmp.Or(global["cinder-endpoint"], cinder["endpoint"])
 	useClouds, ok := parseFlag(cmp.Or(global["use-clouds"], "false"))
@@ -61,42 +61,42 @@ func (s Sources) entryOf(f iniFile, region string) (entry, error) {
 	named := slices.ContainsFunc(slices.Collect(maps.Keys(f)), func(section string) bool { return strings.HasPrefix(section, "global ") })
 	switch {
 	case !ok:
-		return entry{}, errors.New("use-clouds is neither true nor false")
+		return Credentials{}, errors.New("use-clouds is neither true nor false")
 	case noauthEndpoint != "" && (given.auth["auth_url"].text != "" || useClouds):
-		return entry{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
+		return Credentials{}, errors.New("both auth-url and a noauth endpoint are given; keep one of them")
 	case noauthEndpoint != "":
-		return entry{noauth: &Noauth{
+		return noauthCredentials(config, Noauth{
 			Endpoint: noauthEndpoint,
 			User:     global["username"],
 			Project:  cmp.Or(global["tenant-id"], global["tenant-name"]),
-		}}, nil
+		})
 	case global["trustee-id"] != "" || global["trustee-password"] != "":
-		return entry{}, errors.New("trustee-id and trustee-password cannot be used; give the trustee as user, with trust-id")
+		return Credentials{}, errors.New("trustee-id and trustee-password cannot be used; give the trustee as user, with trust-id")
 	case useClouds:
 		if global["cloud"] == "" {
-			return entry{}, errors.New("use-clouds needs a cloud: the name of an entry of clouds.yaml")
+			return Credentials{}, errors.New("use-clouds needs a cloud: the name of an entry of clouds.yaml")
 		}
 		if file := global["clouds-file"]; file != "" {
 			s.CloudsFile = file
 		}
-		chosen, err := s.merged(global["cloud"], cmp.Or(region, given.top["region_name"].text))
+		chosen, err := s.merged(global["cloud"], cmp.Or(config.Region, given.top["region_name"].text))
 		if err != nil {
-			return entry{}, err
+			return Credentials{}, err
 		}
 		given = merge(chosen, given)
 	case given.auth["auth_url"].text != "":
 	case named:
-		return entry{}, errors.New("there are several clouds, as [Global \"name\"]; give each backend a file with the [Global] of its cloud")
+		return Credentials{}, errors.New("there are several clouds, as [Global \"name\"]; give each backend a file with the [Global] of its cloud")
 	case global["secret-name"] != "":
-		return entry{}, errors.New("secret-name names a Secret with the credentials, which is not read; write what it contains into [Global]")
+		return Credentials{}, errors.New("secret-name names a Secret with the credentials, which is not read; write what it contains into [Global]")
 	default:
-		return entry{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
+		return Credentials{}, errors.New("neither auth-url nor cinder-endpoint in [Global] nor endpoint in [Cinder] is given")
 	}
-	given, err := withRegion(given, region)
+	given, err := withRegion(given, config.Region)
 	if err != nil {
-		return entry{}, err
+		return Credentials{}, err
 	}
-	return given.entry()
+	return s.files.complete(config, given)
 }
 
 // settings returns [Global] by the names of clouds.yaml.
@@ -124,9 +124,25 @@ func (f iniFile) settings() settings {
 	return found
 }
 
-// environmentEntry reads the OS_* variables, which OpenStack clients map to the keys of
-// clouds.yaml, and OS_CINDER_ENDPOINT for noauth.
-func (s Sources) environmentEntry(region string) (entry, error) {
+// fromEnvironment reads the OS_* variables, or OS_CINDER_ENDPOINT for noauth.
+func (s Sources) fromEnvironment(config Config) (Credentials, error) {
+	if endpoint := s.getenv("OS_CINDER_ENDPOINT"); endpoint != "" {
+		return noauthCredentials(config, Noauth{
+			Endpoint: endpoint,
+			User:     s.getenv("OS_USERNAME"),
+			Project:  cmp.Or(s.getenv("OS_PROJECT_ID"), s.getenv("OS_TENANT_ID"), s.getenv("OS_PROJECT_NAME"), s.getenv("OS_TENANT_NAME")),
+		})
+	}
+	found, err := s.environment(config.Region)
+	if err != nil {
+		return Credentials{}, err
+	}
+	return s.files.complete(config, found)
+}
+
+// environment reads the OS_* variables, which OpenStack clients map to the keys of
+// clouds.yaml.
+func (s Sources) environment(region string) (settings, error) {
 	found := settings{top: map[string]setting{}}
 	for _, key := range knownKeys() {
 		variable := "OS_" + strings.ToUpper(key)
@@ -134,24 +150,13 @@ func (s Sources) environmentEntry(region string) (entry, error) {
 			found.top[key] = setting{key: variable, text: text}
 		}
 	}
-	if endpoint := s.getenv("OS_CINDER_ENDPOINT"); endpoint != "" {
-		return entry{noauth: &Noauth{
-			Endpoint: endpoint,
-			User:     found.top["username"].text,
-			Project:  cmp.Or(found.top["project_id"].text, found.top["tenant_id"].text, found.top["project_name"].text, found.top["tenant_name"].text),
-		}}, nil
-	}
 	for _, key := range []string{"cloud", "profile", "regions"} {
 		if v, given := found.top[key]; given {
-			return entry{}, v.wrong("means a file, which auth.environment does not read; use auth.cloud, or unset the variable")
+			return settings{}, v.wrong("means a file, which auth.environment does not read; use auth.cloud, or unset the variable")
 		}
 	}
 	if found.top["auth_url"].text == "" {
-		return entry{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
+		return settings{}, errors.New("the environment has neither OS_AUTH_URL nor OS_CINDER_ENDPOINT")
 	}
-	found, err := withRegion(found, region)
-	if err != nil {
-		return entry{}, err
-	}
-	return found.entry()
+	return withRegion(found, region)
 }

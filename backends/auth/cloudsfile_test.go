@@ -28,11 +28,15 @@ func FuzzCloudsFiles(f *testing.F) {
 			}
 			// Only the entry: the next step would read the certificates that it
 			// names.
-			read, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.entry(Config{Source: Source{Cloud: "gold"}, Region: region})
+			read, err := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.NoEnvironment, files: files}.merged("gold", region)
 			if err != nil {
 				return err
 			}
-			_, err = authOptions(read.cloud.AuthType, *read.cloud.AuthInfo)
+			cloud, err := read.account()
+			if err != nil {
+				return err
+			}
+			_, err = authOptions(cloud.AuthType, *cloud.AuthInfo)
 			return err
 		}
 		_ = read(clouds, secure)

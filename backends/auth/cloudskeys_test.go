@@ -367,23 +367,26 @@ func readKeyCase(c keyCase) (keyReading, error) {
 	for name, content := range c.Files {
 		files["d/"+name] = fileContent{text: []byte(content)}
 	}
-	config := Config{Source: Source{Cloud: "gold"}, Region: c.Region}
-	if c.Environment != nil {
-		config = Config{Source: Source{Environment: true}}
-	}
 	sources := Sources{CloudsFile: "d/clouds.yaml", Getenv: authtest.Environment(c.Environment), files: files}
-	read, err := sources.entry(config)
+	read, err := sources.environment("")
+	if c.Environment == nil {
+		read, err = sources.merged("gold", c.Region)
+	}
 	if err != nil {
 		return keyReading{}, err
 	}
-	reading := keyReading{account: *read.cloud, reported: read.withoutEffect}
+	cloud, err := read.account()
+	if err != nil {
+		return keyReading{}, err
+	}
+	reading := keyReading{account: cloud, reported: read.withoutEffect()}
 	// The certificates that it names do not exist.
 	without := reading.account
 	without.CACertFile, without.ClientCertFile, without.ClientKeyFile = "", "", ""
 	if reading.account.ClientCertFile == "" && reading.account.ClientKeyFile != "" {
 		without.ClientKeyFile = reading.account.ClientKeyFile
 	}
-	reading.found, err = files.keystoneCredentials(config, without)
+	reading.found, err = files.keystoneCredentials(Config{Region: c.Region}, without)
 	return reading, err
 }
 

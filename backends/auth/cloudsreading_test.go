@@ -89,12 +89,15 @@ func (c cloudsCase) read(t *testing.T) cloudsReading {
 	}
 	reading := cloudsReading{Case: c.name, Files: files, Region: c.region, Environment: c.environment, Oracle: c.oracle, Why: c.why}
 	sources := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.Environment(c.environment), files: fileSet{}}
-	read, err := sources.entry(Config{Source: Source{Cloud: "gold"}, Region: c.region})
+	var cloud account
+	read, err := sources.merged("gold", c.region)
+	if err == nil {
+		cloud, err = read.account()
+	}
 	if err != nil {
 		reading.Refusal = strings.ReplaceAll(err.Error(), dir, "$DIR")
 		return reading
 	}
-	cloud := read.cloud
 	for _, path := range []*string{&cloud.CACertFile, &cloud.ClientCertFile, &cloud.ClientKeyFile} {
 		*path = strings.ReplaceAll(*path, dir, "$DIR")
 	}

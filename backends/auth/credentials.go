@@ -81,68 +81,35 @@ func (s Sources) Resolve(config Config) (Credentials, error) {
 	if s.files == nil {
 		s.files = fileSet{}
 	}
-	read, err := s.entry(config)
+	switch source := config.Source; {
+	case source.Noauth != nil:
+		return noauthCredentials(config, *source.Noauth)
+	case source.Cloud != "":
+		merged, err := s.merged(source.Cloud, config.Region)
+		if err != nil {
+			return Credentials{}, err
+		}
+		return s.files.complete(config, merged)
+	case source.CloudConfig != "":
+		return s.fromCloudConfig(config)
+	case source.Environment:
+		return s.fromEnvironment(config)
+	}
+	return Credentials{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
+}
+
+// complete builds credentials from settings that are fully merged.
+func (f fileSet) complete(config Config, merged settings) (Credentials, error) {
+	cloud, err := merged.account()
 	if err != nil {
 		return Credentials{}, err
 	}
-	return s.files.complete(config, read)
-}
-
-// entry is what the files or the environment contain for one backend, merged: either a
-// Keystone account or a noauth endpoint.
-type entry struct {
-	cloud  *account
-	noauth *Noauth
-	// place begins error messages about the entry; it may be empty.
-	place string
-	// withoutEffect describes its unused keys.
-	withoutEffect []string
-}
-
-// entry reads settings that are fully merged.
-func (s settings) entry() (entry, error) {
-	cloud, err := s.account()
-	return entry{cloud: &cloud, withoutEffect: s.withoutEffect()}, err
-}
-
-func (s Sources) entry(config Config) (entry, error) {
-	switch auth := config.Source; {
-	case auth.Noauth != nil:
-		return entry{noauth: auth.Noauth}, nil
-	case auth.Cloud != "":
-		merged, err := s.merged(auth.Cloud, config.Region)
-		if err != nil {
-			return entry{}, err
-		}
-		return merged.entry()
-	case auth.CloudConfig != "":
-		return s.cloudConfigEntry(auth.CloudConfig, config.Region)
-	case auth.Environment:
-		return s.environmentEntry(config.Region)
-	}
-	return entry{}, errors.New("no way to log in is configured; set one of auth.cloud, auth.noauth, auth.cloudConfig or auth.environment")
-}
-
-// complete builds credentials from an entry.
-func (f fileSet) complete(config Config, e entry) (found Credentials, err error) {
-	if e.noauth != nil {
-		found, err = noauthCredentials(config, *e.noauth)
-	} else {
-		found, err = f.keystoneCredentials(config, *e.cloud)
-	}
+	found, err := f.keystoneCredentials(config, cloud)
 	if err != nil {
-		return Credentials{}, e.at(err)
+		return Credentials{}, err
 	}
-	found.Warnings = append(found.Warnings, e.withoutEffect...)
+	found.Warnings = append(found.Warnings, merged.withoutEffect()...)
 	return found, nil
-}
-
-// at adds the entry's place to an error.
-func (e entry) at(err error) error {
-	if err == nil || e.place == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", e.place, err)
 }
 
 // noauthCredentials completes the account of a noauth endpoint. An endpoint in service
