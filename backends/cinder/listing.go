@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -16,22 +17,44 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// listing is one paged list of the API.
-type listing[T Object] struct {
-	client *requests
-	// operation names the request in errors and metrics; collection names the list in
-	// addresses and answers.
-	operation, collection string
-	pageSize              int
-	// read takes one element from the decoder.
-	read func(decoder *json.Decoder) (T, error)
+// Query narrows a listing. The program never trusts a server's filter: Cinder compares
+// names without case, accents and trailing blanks on some databases, and answers unknown
+// filters with an empty list. The caller filters again, and infers absence only from a
+// listing without a filter.
+type Query struct {
+	Status Status
+	// VolumeID selects one volume's snapshots; empty means all volumes.
+	VolumeID string
+	// AllProjects includes the objects of other projects, if the account may see them.
+	AllProjects bool
+	PageSize    int
+	// Keep selects the metadata keys that the objects have in the result; nil
+	// keeps all of them.
+	Keep func(key string) bool
 }
 
-// readList calls yield with every page, newest first if the server honors the order.
-func readList[T Object](ctx context.Context, l listing[T], values url.Values, yield func(page []T) (more bool)) error {
-	values.Set("sort", "created_at:desc")
-	if l.pageSize > 0 {
-		values.Set("limit", strconv.Itoa(l.pageSize))
+// listing is one paged list of volumes or snapshots.
+type listing[T Object] struct {
+	objects[T]
+	query Query
+}
+
+// list calls yield with every page, newest first if the server honors the order; see
+// ListVolumes.
+func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) (more bool)) error {
+	l := listing[T]{o, query}
+	values := url.Values{"sort": {"created_at:desc"}}
+	if query.PageSize > 0 {
+		values.Set("limit", strconv.Itoa(query.PageSize))
+	}
+	if query.Status != "" {
+		values.Set("status", string(query.Status))
+	}
+	if query.VolumeID != "" {
+		values.Set("volume_id", query.VolumeID)
+	}
+	if query.AllProjects {
+		values.Set("all_tenants", "1")
 	}
 	first := l.address(values.Encode())
 	seen := map[string]bool{}
@@ -43,11 +66,17 @@ func readList[T Object](ctx context.Context, l listing[T], values url.Values, yi
 			break
 		}
 	}
-	return translate(l.client.backend, l.operation, absenceOfNothing(err))
+	return translate(l.backend, l.operation(), absenceOfNothing(err))
 }
 
+// operation names the request in errors and metrics.
+func (l listing[T]) operation() string { return l.noun + ".list" }
+
+// collection names the list in addresses and answers.
+func (l listing[T]) collection() string { return l.noun + "s" }
+
 func (l listing[T]) address(query string) string {
-	return l.client.service.ServiceURL(l.collection, "detail") + "?" + query
+	return l.service.ServiceURL(l.collection(), "detail") + "?" + query
 }
 
 // maxPasses bounds how often one listing restarts.
@@ -70,14 +99,14 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 	empty := 0
 	for next := first; next != ""; {
 		if visited[next] {
-			return false, l.broken("the list of " + l.collection + " links back to a page that was already read")
+			return false, l.broken("the list of " + l.collection() + " links back to a page that was already read")
 		}
 		if len(visited) == maxPages || empty == maxEmptyPages || time.Now().After(ends) {
-			return false, l.broken("the list of " + l.collection + " does not end")
+			return false, l.broken("the list of " + l.collection() + " does not end")
 		}
 		visited[next] = true
 		all, following, err := l.page(ctx, next)
-		if smaller := l.half(next); smaller != "" && errors.As(err, new(*tooLargeError)) {
+		if smaller := l.half(next); smaller != "" && errors.As(err, new(*http.MaxBytesError)) {
 			// Entries contain texts of any length.
 			next = smaller
 			continue
@@ -127,29 +156,29 @@ func (l listing[T]) half(address string) string {
 }
 
 func (l listing[T]) broken(message string) error {
-	return l.client.wrong(l.operation, message)
+	return l.wrong(l.operation(), message)
 }
 
 // page reads one page as a stream, and the address of the next.
 func (l listing[T]) page(ctx context.Context, address string) (page []T, next string, err error) {
 	var links []gophercloud.Link
-	most := cmp.Or(l.pageSize, defaultPageSize)
+	most := cmp.Or(l.query.PageSize, defaultPageSize)
 	listed := false
-	err = l.client.stream(ctx, l.operation, address, func(decoder *json.Decoder, key string) (err error) {
+	err = l.stream(ctx, l.operation(), address, func(decoder *json.Decoder, key string) (err error) {
 		switch key {
-		case l.collection:
+		case l.collection():
 			listed, err = jsonstream.Elements(decoder, func() error {
 				if len(page) == most {
-					return l.broken(fmt.Sprintf("the page has more %s than the %d requested", l.collection, most))
+					return l.broken(fmt.Sprintf("the page has more %s than the %d requested", l.collection(), most))
 				}
-				entry, err := l.read(decoder)
+				entry, err := l.entry(decoder)
 				if err != nil {
 					return err
 				}
 				page = append(page, entry)
 				return nil
 			})
-		case l.collection + "_links":
+		case l.collection() + "_links":
 			_, err = jsonstream.Elements(decoder, func() error {
 				if len(links) == maxLinks {
 					return jsonstream.ErrUnexpectedJSON
@@ -165,12 +194,33 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 		return err
 	})
 	if err == nil && !listed {
-		err = l.broken("the answer has no list of " + l.collection)
+		err = l.broken("the answer has no list of " + l.collection())
 	}
 	if err == nil {
 		next, err = l.nextPage(links)
 	}
 	return page, next, err
+}
+
+// entry reads one element from the decoder.
+func (l listing[T]) entry(decoder *json.Decoder) (T, error) {
+	object, odd, err := l.read(decoder.Decode, l.query.Keep)
+	if err != nil {
+		return object, err
+	}
+	id := IDOf(object)
+	status, metadata := l.fields(&object)
+	switch {
+	case !usableID.MatchString(id):
+		return object, l.broken("the list has a " + l.noun + " without an id")
+	case metadata == nil:
+		// It may be the one that the caller is looking for, so the list does not prove its
+		// absence.
+		return object, l.broken(fmt.Sprintf("the metadata of %s %s cannot be read", l.noun, sentence(id)))
+	case odd || *status == "":
+		*status = StatusUnreadable
+	}
+	return object, nil
 }
 
 // maxLinks is how many links of a page are read; Cinder sends one.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 )
 
@@ -95,59 +94,6 @@ func (o objects[T]) one(ctx context.Context, r request) (T, error) {
 		return none, o.unusable(r.operation, fmt.Sprintf("the answer gives no status of %s %s", o.noun, sentence(id)))
 	}
 	return object, nil
-}
-
-// Query narrows a listing. The program never trusts a server's filter: Cinder compares
-// names without case, accents and trailing blanks on some databases, and answers unknown
-// filters with an empty list. The caller filters again, and infers absence only from a
-// listing without a filter.
-type Query struct {
-	Status Status
-	// VolumeID selects one volume's snapshots; empty means all volumes.
-	VolumeID string
-	// AllProjects includes the objects of other projects, if the account may see them.
-	AllProjects bool
-	PageSize    int
-	// Keep selects the metadata keys that the objects have in the result; nil
-	// keeps all of them.
-	Keep func(key string) bool
-}
-
-// list calls yield with every page; see ListVolumes.
-func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) (more bool)) error {
-	values := url.Values{}
-	if query.Status != "" {
-		values.Set("status", string(query.Status))
-	}
-	if query.VolumeID != "" {
-		values.Set("volume_id", query.VolumeID)
-	}
-	if query.AllProjects {
-		values.Set("all_tenants", "1")
-	}
-	operation := o.noun + ".list"
-	return readList(ctx, listing[T]{
-		client: o.requests, operation: operation, collection: o.noun + "s", pageSize: query.PageSize,
-		read: func(decoder *json.Decoder) (T, error) {
-			object, odd, err := o.read(decoder.Decode, query.Keep)
-			if err != nil {
-				return object, err
-			}
-			id := IDOf(object)
-			status, metadata := o.fields(&object)
-			switch {
-			case !usableID.MatchString(id):
-				return object, o.wrong(operation, "the list has a "+o.noun+" without an id")
-			case metadata == nil:
-				// It may be the one that the caller is looking for, so the list does not
-				// prove its absence.
-				return object, o.wrong(operation, fmt.Sprintf("the metadata of %s %s cannot be read", o.noun, sentence(id)))
-			case odd || *status == "":
-				*status = StatusUnreadable
-			}
-			return object, nil
-		},
-	}, values, yield)
 }
 
 // updateMetadata writes metadata; other keys stay.

@@ -57,7 +57,7 @@ func translate(backend, operation string, err error) error {
 func (e *Error) fromFailure(err error) *Error {
 	var network *net.OpError
 	var request *url.Error
-	var tooLarge *tooLargeError
+	var tooLarge *http.MaxBytesError
 	unsent, waited := errors.AsType[notSent](err)
 	dial := dialing(err)
 	unresolved, resolving := errors.AsType[*net.DNSError](err)
@@ -93,7 +93,7 @@ func (e *Error) fromFailure(err error) *Error {
 		e.Message = "connection failed: " + rootCause(network.Err)
 	case errors.As(err, &tooLarge):
 		e.Kind = KindInternal
-		e.Message = tooLarge.Error()
+		e.Message = fmt.Sprintf("the answer is larger than %d KiB", tooLarge.Limit>>10)
 	case isDecoding(err):
 		e.Kind = KindInternal
 		e.Message = notDescribed

@@ -3,7 +3,6 @@ package cinder
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -191,7 +190,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
-	response.Body = &body{ReadCloser: response.Body, most: of.maxAnswer(response.StatusCode), done: done}
+	response.Body = body{http.MaxBytesReader(nil, response.Body, of.maxAnswer(response.StatusCode)), done}
 	return response, nil
 }
 
@@ -262,34 +261,13 @@ func (e exchange) maxAnswer(status int) int64 {
 	return maxAnswerSize
 }
 
-// tooLargeError ends the reading of an answer larger than any of Cinder's.
-type tooLargeError struct{ most int64 }
-
-func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("the answer is larger than %d KiB", e.most>>10)
-}
-
-// body bounds an answer, and ends the exchange when it is closed.
+// body is an answer's bounded body, and ends the exchange when it is closed.
 type body struct {
 	io.ReadCloser
-	most, read int64
-	done       func()
+	done func()
 }
 
-func (b *body) Read(p []byte) (int, error) {
-	if b.read > b.most {
-		return 0, &tooLargeError{b.most}
-	}
-	// The extra byte distinguishes a larger answer from one that just fits.
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.most+1-b.read)])
-	b.read += int64(n)
-	if b.read > b.most {
-		return n - 1, &tooLargeError{b.most}
-	}
-	return n, err
-}
-
-func (b *body) Close() error {
+func (b body) Close() error {
 	defer b.done()
 	return b.ReadCloser.Close()
 }

@@ -295,7 +295,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	defer response.Body.Close()
 	n, err := io.Copy(io.Discard, response.Body)
 	equal(t, n, int64(maxAnswerSize))
-	equal(t, err.Error(), "the answer is larger than 1024 KiB")
+	equal(t, translate("gold", "volume.get", err).Error(), "backend gold: volume.get: the answer is larger than 1024 KiB")
 }
 
 func TestRequestsAreMeasured(t *testing.T) {
