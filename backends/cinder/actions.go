@@ -83,7 +83,7 @@ const OperationExtend = "volume.os-extend"
 func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {
 	r := actionOf(id, "os-extend", map[string]any{"new_size": sizeGiB})
 	if inUse {
-		newest, err := c.maxMicroversion(ctx)
+		newest, err := c.MaxMicroversion(ctx)
 		if err != nil {
 			return WithoutEffect(err)
 		}
@@ -95,9 +95,6 @@ func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64
 	}
 	return c.about(ctx, id, r)
 }
-
-// OperationRetype is the change of a volume's type, as named in metrics.
-const OperationRetype = "volume.os-retype"
 
 // RetypeVolume requests another volume type, without migration to another storage
 // backend. Cinder accepts the request even if no storage can change the volume: the

@@ -33,7 +33,7 @@ func (c attachmentClient) CreateAttachment(ctx context.Context, volumeID string,
 	const operation = "attachment.create"
 	wanted, minor := map[string]any{"volume_uuid": volumeID, "connector": connector.document()}, microversionAttachments
 	if readOnly {
-		newest, err := c.maxMicroversion(ctx)
+		newest, err := c.MaxMicroversion(ctx)
 		if err != nil {
 			return "", nil, WithoutEffect(err)
 		}

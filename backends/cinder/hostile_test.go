@@ -46,7 +46,7 @@ func TestNoAnswerTakesMuchMemory(t *testing.T) {
 		return err
 	}
 	versions := func(ctx context.Context, c *Client) error {
-		_, err := c.maxMicroversion(ctx)
+		_, err := c.MaxMicroversion(ctx)
 		return err
 	}
 	types := func(ctx context.Context, c *Client) error {
@@ -375,13 +375,13 @@ func TestCallersOfDiscoveryKeepTheirTime(t *testing.T) {
 	})
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := client.maxMicroversion(short); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := client.MaxMicroversion(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the first caller got %v", err)
 	}
 	results := make(chan int)
 	for range 5 {
 		go func() {
-			newest, _ := client.maxMicroversion(t.Context())
+			newest, _ := client.MaxMicroversion(t.Context())
 			results <- newest
 		}()
 	}

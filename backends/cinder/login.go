@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/catalog"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
 )
 
 // The operations of a login, as named in errors and metrics.
@@ -99,7 +100,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 	provider.HTTPClient = httpClient(wire)
 	provider.UserAgent.Prepend("standalone-cinder")
 	account := cmp.Or(options.Account, NewAccount())
-	project := projectAsked(found.Keystone)
+	project := fingerprint.Of(found.Keystone.Scope)
 	if err := account.login(ctx, options, project, func(ctx context.Context) error {
 		return openstack.Authenticate(ctx, provider, found.Keystone)
 	}); err != nil {
@@ -152,15 +153,6 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 		}
 	}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: endpoint, Type: "block-storage"}, entry, nil
-}
-
-// projectAsked identifies the project that a login requests.
-func projectAsked(options gophercloud.AuthOptions) string {
-	var scope gophercloud.AuthScope
-	if options.Scope != nil {
-		scope = *options.Scope
-	}
-	return fmt.Sprintf("%q", []string{options.TenantID, options.TenantName, scope.ProjectID, scope.ProjectName, scope.DomainID, scope.DomainName, scope.TrustID})
 }
 
 func isHTTPS(address string) bool {

@@ -160,12 +160,6 @@ func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 	return quota, nil
 }
 
-// MaxMicroversion returns the newest minor version of v3 that the endpoint
-// offers; 0 if it lists none.
-func (c projectClient) MaxMicroversion(ctx context.Context) (int, error) {
-	return c.maxMicroversion(ctx)
-}
-
 // read streams the list under a key of an answer. read takes each element from the
 // decoder.
 func (c projectClient) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {

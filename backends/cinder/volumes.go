@@ -93,7 +93,7 @@ const (
 // FailureReason reads from Cinder's messages API why a volume went to error. It only
 // improves the event's text, so on any failure it returns "".
 func (c volumeClient) FailureReason(ctx context.Context, id string) string {
-	newest, err := c.maxMicroversion(ctx)
+	newest, err := c.MaxMicroversion(ctx)
 	if err != nil || newest < MicroversionMessages {
 		return ""
 	}

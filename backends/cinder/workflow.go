@@ -22,7 +22,7 @@ const (
 // OffersAttachments returns an error unless the endpoint has the attachments API,
 // regardless of the workflow configured for volumes that all nodes share.
 func (c *Client) OffersAttachments(ctx context.Context) error {
-	newest, err := c.maxMicroversion(ctx)
+	newest, err := c.MaxMicroversion(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -39,7 +39,7 @@ func (c *Client) Workflow(ctx context.Context) (Workflow, error) {
 	if c.workflow == "" || c.workflow == WorkflowReserve {
 		return WorkflowReserve, nil
 	}
-	newest, err := c.maxMicroversion(ctx)
+	newest, err := c.MaxMicroversion(ctx)
 	switch {
 	case IsKind(err, KindUnavailable), IsKind(err, KindRateLimited), IsKind(err, KindUnauthorized):
 		return "", err

@@ -100,14 +100,14 @@ func TestVersionsWithoutVersionThreeAreAskedForAgain(t *testing.T) {
 	cloud := cindertest.NewCloud(t)
 	client := logIn(t, cloud)
 	cloud.Set(func() { cloud.Cinder = fixed(http.StatusOK, `{"versions": []}`) })
-	if _, err := client.maxMicroversion(t.Context()); !IsKind(err, KindInternal) {
+	if _, err := client.MaxMicroversion(t.Context()); !IsKind(err, KindInternal) {
 		t.Errorf("an empty list: %v", err)
 	}
 	client.mu.Lock()
 	client.microversion.at = time.Now().Add(-failedDiscoveryAge)
 	client.mu.Unlock()
 	cloud.Set(func() { cloud.Cinder = fixed(http.StatusOK, `{"versions": [{"id": "v3.0", "version": "3.70"}]}`) })
-	newest, err := client.maxMicroversion(t.Context())
+	newest, err := client.MaxMicroversion(t.Context())
 	if newest != 70 || err != nil {
 		t.Errorf("after it: %d, %v", newest, err)
 	}
