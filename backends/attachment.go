@@ -11,14 +11,10 @@ import (
 // the workflow that each volume has. Attachments are also those of single nodes.
 type connections struct{ *endpoint }
 
-// reservationRequests and connectionRequests are the volume actions that connect a volume
-// by the workflow reserve.
-type reservationRequests interface {
+// connectionRequests are the volume actions that connect a volume by the workflow reserve.
+type connectionRequests interface {
 	Reserve(ctx context.Context, id string) error
 	Unreserve(ctx context.Context, id string) error
-}
-
-type connectionRequests interface {
 	InitializeConnection(ctx context.Context, id string, connector cinder.Connector) ([]byte, error)
 	TerminateConnection(ctx context.Context, id string, connector cinder.Connector) error
 	Attach(ctx context.Context, id, host string, readOnly bool) error
@@ -218,5 +214,5 @@ func (e connections) unreserve(ctx context.Context, permitted permission, v cind
 	if v.Status == cinder.StatusInUse || v.Status == cinder.StatusDetaching {
 		return e.detach(ctx, permitted, v.ID, "")
 	}
-	return change(ctx, e.session, permitted, func(ctx context.Context, client reservationRequests) error { return client.Unreserve(ctx, v.ID) })
+	return change(ctx, e.session, permitted, func(ctx context.Context, client connectionRequests) error { return client.Unreserve(ctx, v.ID) })
 }

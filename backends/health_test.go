@@ -257,7 +257,7 @@ func TestBackendThatOnlyReadsDoesNotFlap(t *testing.T) {
 		w := newWatched(t, &memoryClients{memory: memory.client()})
 		defer w.end()
 		change := func() error {
-			return change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
+			return change(t.Context(), w.current().session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, id) })
 		}
 		var outages []time.Duration
 		for range 6 {

@@ -108,8 +108,7 @@ func (e importer) importable(v cinder.Volume, stamp stamps.Volume, connector cin
 // then be removed only through a PersistentVolume.
 func (l *Lifecycle) Import(ctx context.Context, spec Import) (Connected, error) {
 	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
-		connected, err := at.importer.importVolume(ctx, spec)
-		return at.placed(connected, err)
+		return at.placed(at.importer.importVolume(ctx, spec))
 	})
 }
 
@@ -246,21 +245,14 @@ func (e importer) stampedFor(v cinder.Volume, spec Import) error {
 // it, and the stamp shows which. A conflict about a contested volume means that the other
 // party was first; otherwise an earlier request of this import may have been.
 func (e importer) reserveImported(ctx context.Context, v cinder.Volume, spec Import, contested bool) (cinder.Volume, error) {
-	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
+	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, v.ID) })
 	switch {
-	case err != nil && !cinder.IsKind(err, cinder.KindConflict):
-		return cinder.Volume{}, err
-	case err != nil && contested:
+	case contested && cinder.IsKind(err, cinder.KindConflict):
 		return cinder.Volume{}, e.takenAway(ctx, v, spec)
+	case err != nil:
+		return e.afterConflict(ctx, v, err)
 	}
-	again, lookErr := e.get(ctx, v.ID)
-	switch {
-	case lookErr != nil:
-		return cinder.Volume{}, lookErr
-	case again.Status == v.Status && err != nil:
-		return cinder.Volume{}, err
-	}
-	return again, nil
+	return e.get(ctx, v.ID)
 }
 
 // takenAway returns the error about a volume that another party reserved between the look

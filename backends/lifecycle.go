@@ -233,8 +233,7 @@ func serialized[T any](ctx context.Context, l *Lifecycle, key string, operate fu
 // or earlier" proves that the volume was never recorded.
 func (l *Lifecycle) Connect(ctx context.Context, spec Spec) (Connected, error) {
 	return serialized(ctx, l, spec.Stamp.ClaimUID, func(at *owners) (Connected, error) {
-		connected, err := at.maker.connect(ctx, spec)
-		return at.placed(connected, err)
+		return at.placed(at.maker.connect(ctx, spec))
 	})
 }
 
@@ -274,9 +273,9 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 				}
 				continue
 			}
-		}
-		if (next == steps.Reserve || next == steps.Connect || next == steps.Attach || next == steps.None) && v.SizeGiB < spec.SizeGiB {
-			return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, but the claim requests %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
+			if next != steps.AwaitCreated && v.SizeGiB < spec.SizeGiB {
+				return Connected{}, e.failure(cinder.KindConflict, "volume %s has %d GiB, but the claim requests %d GiB", v.ID, v.SizeGiB, spec.SizeGiB)
+			}
 		}
 		switch next {
 		case steps.Create:
@@ -365,16 +364,14 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 			metadata[stamps.KeyMode] = stamps.ModeCSI
 			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
 		}
-		v, err = client.CreateVolume(ctx, cinder.NewVolume{
-			Name:     spec.Name,
-			SizeGiB:  spec.SizeGiB,
-			Type:     spec.Type,
-			Zone:     spec.Zone,
-			Metadata: metadata,
-
-			SourceVolumeID: spec.Source.volumeID(),
-			SnapshotID:     spec.Source.snapshotID(),
-		})
+		wanted := cinder.NewVolume{Name: spec.Name, SizeGiB: spec.SizeGiB, Type: spec.Type, Zone: spec.Zone, Metadata: metadata}
+		switch source := spec.Source; {
+		case source.Volume != nil:
+			wanted.SourceVolumeID = source.Volume.VolumeID
+		case source.Snapshot != nil:
+			wanted.SnapshotID = source.Snapshot.SnapshotID
+		}
+		v, err = client.CreateVolume(ctx, wanted)
 		return err
 	})
 	if e.created(uid, v.ID, err) {
@@ -430,25 +427,14 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	return chosen, nil
 }
 
-// reserve marks the volume as being attached. After a conflict it rereads the volume: a
-// reservation by an earlier request whose answer was lost is just as good.
+// reserve marks the volume as being attached.
 func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volume, error) {
-	err := change(ctx, e.session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, v.ID) })
-	switch {
-	case err == nil:
-		v.Status = cinder.StatusAttaching
-		return v, nil
-	case cinder.IsKind(err, cinder.KindConflict):
-		again, getErr := e.get(ctx, v.ID)
-		if getErr != nil {
-			return cinder.Volume{}, getErr
-		}
-		if again.Status == v.Status {
-			return cinder.Volume{}, err
-		}
-		return again, nil
+	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, v.ID) })
+	if err != nil {
+		return e.afterConflict(ctx, v, err)
 	}
-	return cinder.Volume{}, err
+	v.Status = cinder.StatusAttaching
+	return v, nil
 }
 
 // replace removes an earlier attempt's volume whose request differs from the current one,
@@ -474,9 +460,7 @@ func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.
 func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
 	ask(ctx, e.session, func(ctx context.Context, client makingRequests) { reason = client.FailureReason(ctx, v.ID) })
-	if reason == "" {
-		reason = "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume"
-	}
+	reason = cmp.Or(reason, "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume")
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)
 	}

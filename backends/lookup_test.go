@@ -214,7 +214,7 @@ func TestChangedCredentialsOverHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool.Forget(client)
+	pool.forget(loggedIn{client})
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), cinder.KindConflict)
 	equal(t, cinder.KindOf(l.Remove(t.Context(), target)), KindElsewhere)
 }

@@ -99,7 +99,7 @@ func TestBlackHole(t *testing.T) {
 							_, _, err = w.Find(t.Context(), fmt.Sprintf("volume-%d", i))
 						} else {
 							// A change, without the read before it.
-							err = change(t.Context(), w.current().session, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
+							err = change(t.Context(), w.current().session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, "v1") })
 						}
 						mu.Lock()
 						defer mu.Unlock()

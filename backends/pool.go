@@ -93,7 +93,7 @@ func newCache[K comparable, V any](size int) *lru.Cache[K, V] {
 }
 
 // Client returns a logged-in client for the backend. Concurrent look-ups share a login.
-// Changed credentials are noticed within a second, or at once after Forget. While they
+// Changed credentials are noticed within a second, or at once after forget. While they
 // cannot be read, for example because a file is being written, the last good ones stay in
 // use.
 func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error) {
@@ -274,14 +274,14 @@ func (p *Pool) Progress(backend string) (waiting bool, mark string) {
 	return queue.Progress()
 }
 
-// Forget drops a client whose credentials were rejected, so that the next
+// forget drops a client whose credentials were rejected, so that the next
 // look-up logs in again. It does nothing if another login has already replaced
 // the client.
-func (p *Pool) Forget(client *cinder.Client) {
+func (p *Pool) forget(rejected Cinder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, at := range p.clients.Keys() {
-		if entry, ok := p.clients.Peek(at); ok && entry.client == client {
+		if entry, ok := p.clients.Peek(at); ok && rejected == (loggedIn{entry.client}) {
 			p.clients.Remove(at)
 		}
 	}

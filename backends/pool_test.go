@@ -255,7 +255,7 @@ func TestCredentialsAreNotReadWithinTheirAge(t *testing.T) {
 	if _, err := pool.Client(t.Context(), other); !cinder.IsKind(err, cinder.KindConfig) {
 		t.Errorf("with a changed configuration: %v, want the broken file", err)
 	}
-	pool.Forget(before)
+	pool.forget(loggedIn{before})
 	logins := cloud.LoginCount()
 	if client, err := pool.Client(t.Context(), gold); err != nil || client == before || cloud.LoginCount() != logins+1 {
 		t.Errorf("after Forget: client %p and error %v, want a login with the last good credentials", client, err)
@@ -269,12 +269,12 @@ func TestForgetLeavesANewerClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool.Forget(old)
+	pool.forget(loggedIn{old})
 	current, err := pool.Client(t.Context(), gold)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool.Forget(old)
+	pool.forget(loggedIn{old})
 	if again, _ := pool.Client(t.Context(), gold); again != current {
 		t.Error("forgetting the old client dropped the new one")
 	}
@@ -419,7 +419,7 @@ func TestMutationAfterRevokedPassword(t *testing.T) {
 	cloud.Revoke()
 	authtest.WriteFile(t, sources.CloudsFile, strings.ReplaceAll(strings.ReplaceAll(cindertest.PasswordCloud, "s3cr3t", "n3w"), "$URL", cloud.URL+"/identity"))
 	s := testSession(t.Context(), pool)
-	err := change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, "v1") })
+	err := change(t.Context(), s, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, "v1") })
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, len(cloud.Paths()), 2) // rejected, accepted
 }

@@ -73,5 +73,5 @@ func (l *Lifecycle) move(config Config) {
 func (l *Lifecycle) KnowsNothingOf(stamp stamps.Volume) bool {
 	at := l.current()
 	id, doubtSince := at.known.Of(stamp.ClaimUID)
-	return id == "" && doubtSince.IsZero() && !at.inventory.Knows(stamp.ClaimUID)
+	return id == "" && doubtSince.IsZero() && len(at.inventory.Listed(stamp.ClaimUID)) == 0
 }

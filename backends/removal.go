@@ -361,7 +361,7 @@ func (e connections) release(ctx context.Context, permitted permission, v cinder
 	if err := e.terminate(ctx, permitted, v, target); err != nil {
 		return err
 	}
-	return change(ctx, e.session, permitted, func(ctx context.Context, client reservationRequests) error { return client.Unreserve(ctx, v.ID) })
+	return e.unreserve(ctx, permitted, v)
 }
 
 func (e connections) terminate(ctx context.Context, permitted permission, v cinder.Volume, target Target) error {

@@ -26,15 +26,14 @@ type Cinder interface {
 
 // The program's client makes all requests that owners declare.
 var (
-	_ volumeRequests      = loggedIn{}
-	_ makingRequests      = loggedIn{}
-	_ reservationRequests = loggedIn{}
-	_ connectionRequests  = loggedIn{}
-	_ attachmentRequests  = loggedIn{}
-	_ removalRequests     = loggedIn{}
-	_ nodeRequests        = loggedIn{}
-	_ changeRequests      = loggedIn{}
-	_ snapshotRequests    = loggedIn{}
+	_ volumeRequests     = loggedIn{}
+	_ makingRequests     = loggedIn{}
+	_ connectionRequests = loggedIn{}
+	_ attachmentRequests = loggedIn{}
+	_ removalRequests    = loggedIn{}
+	_ nodeRequests       = loggedIn{}
+	_ changeRequests     = loggedIn{}
+	_ snapshotRequests   = loggedIn{}
 )
 
 // clients provides a logged-in client. forget drops one whose credentials were rejected.
@@ -49,12 +48,6 @@ func (p *Pool) client(ctx context.Context, config Config) (Cinder, error) {
 		return nil, err
 	}
 	return loggedIn{client}, nil
-}
-
-func (p *Pool) forget(rejected Cinder) {
-	if client, ok := rejected.(loggedIn); ok {
-		p.Forget(client.Client)
-	}
 }
 
 // loggedIn is a client of the pool.

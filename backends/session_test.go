@@ -118,7 +118,7 @@ func TestRejectedCredentialsAreTriedAgain(t *testing.T) {
 	s := testSession(t.Context(), source)
 	id := memory.add(mine(1, cinder.StatusAvailable))
 	reserve := func() error {
-		return change(t.Context(), s, nil, func(ctx context.Context, client reservationRequests) error { return client.Reserve(ctx, id) })
+		return change(t.Context(), s, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, id) })
 	}
 	equal(t, authtest.ErrorText(reserve()), "")
 	equal(t, source.forgotten, 1)

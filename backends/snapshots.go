@@ -292,14 +292,10 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 			_, _, err = e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
 		case cinder.StatusAvailable, cinder.StatusError:
 			err = change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
-			switch {
-			case err == nil:
+			if err == nil {
 				err = e.awaitSnapshotGone(ctx, s.ID, true)
-			case cinder.IsKind(err, cinder.KindConflict):
-				// An earlier request may have come first.
-				if again, lookErr := e.taken.get(ctx, s.ID); lookErr != nil || again.Status != s.Status {
-					err = lookErr
-				}
+			} else {
+				_, err = e.taken.afterConflict(ctx, s, err)
 			}
 		case cinder.StatusDeleting:
 			err = e.awaitSnapshotGone(ctx, s.ID, false)

@@ -19,25 +19,11 @@ type Source struct {
 func (s Source) String() string {
 	switch {
 	case s.Volume != nil:
-		return ", content of volume " + s.volumeID()
+		return ", content of volume " + s.Volume.VolumeID
 	case s.Snapshot != nil:
-		return ", content of snapshot " + s.snapshotID()
+		return ", content of snapshot " + s.Snapshot.SnapshotID
 	}
 	return ""
-}
-
-func (s Source) volumeID() string {
-	if s.Volume == nil {
-		return ""
-	}
-	return s.Volume.VolumeID
-}
-
-func (s Source) snapshotID() string {
-	if s.Snapshot == nil {
-		return ""
-	}
-	return s.Snapshot.SnapshotID
 }
 
 // checkSource returns an error unless the source carries the expected stamp: a project

@@ -191,6 +191,20 @@ func (s *stock[T]) otherThan(ctx context.Context, id, uid string, owns func(T) b
 	return true
 }
 
+// afterConflict returns the object after a change that was rejected, or the rejection. After
+// a conflict it rereads the object: an earlier request whose answer was lost is just as good.
+func (s *stock[T]) afterConflict(ctx context.Context, before T, rejection error) (T, error) {
+	if !cinder.IsKind(rejection, cinder.KindConflict) {
+		return before, rejection
+	}
+	id, status, _ := before.State()
+	after, err := s.get(ctx, id)
+	if _, now, _ := after.State(); err == nil && now == status {
+		err = rejection
+	}
+	return after, err
+}
+
 // awaitEnd waits for the end of a change that Cinder has just accepted. While reads may
 // lag, a state from before the change proves nothing.
 func (s *stock[T]) awaitEnd(ctx context.Context, id string, status cinder.Status, timeout time.Duration, mayBeBefore func(T) bool) (after T, gone bool, err error) {

@@ -116,10 +116,6 @@ func (i *Inventory[T]) Started() time.Time {
 	return i.started
 }
 
-// Knows reports whether the last complete listing, if there was one, has an
-// entry with the UID.
-func (i *Inventory[T]) Knows(uid string) bool { return len(i.Listed(uid)) > 0 }
-
 // Owners lists the UIDs that have an entry in the last complete listing.
 func (i *Inventory[T]) Owners() []string {
 	i.mu.Lock()
