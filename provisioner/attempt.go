@@ -461,23 +461,14 @@ func (a *attempt) mapConnection(connected backends.Connected) (mappers.Result, e
 		return mappers.Result{}, err
 	}
 	a.protocol = connection.Protocol()
-	request := objects.MapRequest(connection, a.pvName, a.connector)
-	request.AccessModes = a.claim.Spec.AccessModes
+	request := objects.MapClaimRequest(connection, a.pvName, a.connector, a.claim, connected.Volume)
 	request.FSType = a.decision.Volume.FSType
-	request.Block = objects.IsBlock(a.claim)
 	request.MountOptions = a.class.MountOptions
 	if a.source.Content != (backends.Source{}) {
 		request.SourceGiB = a.source.Decided.SizeGiB
 	}
-	request.Encrypted = connected.Volume.Encrypted
-	request.MultiAttach = connected.Volume.MultiAttach
 	request.Backend = a.backend
 	request.Mappings = a.backends.Mappings(a.backend)
-	request.Volume = mappers.Volume{
-		ID: connected.Volume.ID, Name: connected.Volume.Name, SizeGiB: connected.Volume.SizeGiB,
-		Type: connected.Volume.Type, Zone: connected.Volume.Zone,
-	}
-	request.Claim = mappers.Claim{Namespace: a.claim.Namespace, Name: a.claim.Name, UID: string(a.claim.UID)}
 	request.Tenant = a.decision.Tenant
 	return a.mappers.Map(request)
 }

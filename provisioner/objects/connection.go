@@ -3,6 +3,8 @@ package objects
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
@@ -16,6 +18,17 @@ func MapRequest(connection mappers.Connection, pvName string, connector cinder.C
 		SecretName: SecretName(pvName),
 		Connector:  mappers.Connector{Host: connector.Host, Initiator: connector.Initiator, WWPNs: connector.WWPNs, NQN: connector.NQN},
 	}
+}
+
+// MapClaimRequest starts a request to map the connection of a claim's volume, with
+// everything that follows from these, too.
+func MapClaimRequest(connection mappers.Connection, pvName string, connector cinder.Connector, claim *corev1.PersistentVolumeClaim, v cinder.Volume) mappers.Request {
+	request := MapRequest(connection, pvName, connector)
+	request.AccessModes, request.Block = claim.Spec.AccessModes, IsBlock(claim)
+	request.Encrypted, request.MultiAttach = v.Encrypted, v.MultiAttach
+	request.Volume = mappers.Volume{ID: v.ID, Name: v.Name, SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.Zone}
+	request.Claim = mappers.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
+	return request
 }
 
 // RefusalError returns the message of a claim's event about a connection that cannot be

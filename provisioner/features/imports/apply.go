@@ -192,18 +192,11 @@ func (i *Importer) mapConnection(plan *Plan, connected backends.Connected) (mapp
 	if err != nil {
 		return mappers.Result{}, "", err
 	}
-	claim, v := plan.Claim, connected.Volume
-	request := objects.MapRequest(connection, objects.ImportedPVName(v.ID), i.Connector)
-	request.AccessModes = claim.Spec.AccessModes
+	request := objects.MapClaimRequest(connection, plan.pvName(), i.Connector, plan.Claim, connected.Volume)
 	request.FSType = plan.Decision.Volume.FSType
-	request.Block = objects.IsBlock(claim)
 	request.MountOptions = plan.Class.MountOptions
-	request.Encrypted = v.Encrypted
-	request.MultiAttach = v.MultiAttach
 	request.Backend = i.Backend.Name
 	request.Mappings = i.Backend.Mapping
-	request.Volume = mappers.Volume{ID: v.ID, Name: v.Name, SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.Zone}
-	request.Claim = mappers.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
 	request.Tenant = plan.Decision.Tenant
 	mapped, err = i.Mappers.Map(request)
 	return mapped, connection.Protocol(), err

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -146,16 +147,11 @@ func (i *Importer) findClaim(ctx context.Context, plan *Plan, r Request) error {
 
 // newClaim returns the claim that an import creates.
 func newClaim(plan *Plan, r Request) *corev1.PersistentVolumeClaim {
-	size := resource.NewQuantity(plan.Volume.SizeGiB<<30, resource.BinarySI)
-	if r.Size != nil {
-		size = r.Size
-	}
-	modes, mode := r.AccessModes, r.VolumeMode
+	size := cmp.Or(r.Size, resource.NewQuantity(plan.Volume.SizeGiB<<30, resource.BinarySI))
+	mode := cmp.Or(r.VolumeMode, corev1.PersistentVolumeFilesystem)
+	modes := r.AccessModes
 	if len(modes) == 0 {
 		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	}
-	if mode == "" {
-		mode = corev1.PersistentVolumeFilesystem
 	}
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
