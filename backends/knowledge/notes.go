@@ -91,7 +91,7 @@ func (n *Notes) ForgetClaim(uid, id string) {
 func (n *Notes) ForgetVolume(uid, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.dropRivalLocked(uid, id)
+	delete(n.rivals[uid], id)
 	if n.volumes[uid] == id {
 		delete(n.volumes, uid)
 	}
@@ -154,14 +154,7 @@ func (n *Notes) RivalsOf(uid, id string) []string {
 func (n *Notes) DropRival(uid, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.dropRivalLocked(uid, id)
-}
-
-func (n *Notes) dropRivalLocked(uid, id string) {
 	delete(n.rivals[uid], id)
-	if len(n.rivals[uid]) == 0 {
-		delete(n.rivals, uid)
-	}
 }
 
 // EarlierPlace returns where this term saw the claim's volume before the backend's

@@ -76,9 +76,5 @@ func (u *Unshown) ExpectedOf(of string) []string {
 
 func (u *Unshown) isExpected(id string) bool {
 	expected, has := u.expected[id]
-	if has && time.Now().After(expected.until) {
-		delete(u.expected, id)
-		return false
-	}
-	return has
+	return has && !time.Now().After(expected.until)
 }
