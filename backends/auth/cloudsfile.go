@@ -50,12 +50,11 @@ func (s Sources) cloudsFile() (string, error) {
 	var candidates []string
 	for _, directory := range append(directories, "/etc/openstack") {
 		for _, suffix := range suffixes {
-			candidates = append(candidates, filepath.Join(directory, "clouds"+suffix))
-		}
-	}
-	for _, candidate := range candidates {
-		if _, err := os.Stat(candidate); err == nil {
-			return candidate, nil
+			candidate := filepath.Join(directory, "clouds"+suffix)
+			if _, err := os.Stat(candidate); err == nil {
+				return candidate, nil
+			}
+			candidates = append(candidates, candidate)
 		}
 	}
 	return "", fmt.Errorf("no clouds.yaml was found (looked at %s); name one with --clouds-file", strings.Join(candidates, ", "))

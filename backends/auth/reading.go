@@ -2,6 +2,7 @@ package auth
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"os"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/fingerprint"
@@ -25,17 +26,9 @@ func (f fileSet) read(path string) ([]byte, error) {
 	return found.text, found.err
 }
 
-// fileHash identifies the state of a file, including its absence.
-type fileHash struct {
-	content [sha256.Size]byte
-	failure string
-}
-
-func (c fileContent) hash() fileHash {
-	if c.err != nil {
-		return fileHash{failure: c.err.Error()}
-	}
-	return fileHash{content: sha256.Sum256(c.text)}
+// hash identifies the state of a file, including its absence.
+func (c fileContent) hash() [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%v\n%s", c.err, c.text))
 }
 
 // Reading holds credentials and the files they were read from. Every replica checks once
@@ -44,7 +37,7 @@ func (c fileContent) hash() fileHash {
 type Reading struct {
 	config string // the version of the configuration; empty if it must be read again
 	clouds string // the clouds.yaml in use
-	files  map[string]fileHash
+	files  map[string][sha256.Size]byte
 
 	Credentials Credentials
 }
@@ -64,7 +57,7 @@ func (s Sources) Reread(config Config, last *Reading) (*Reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &Reading{config: version, clouds: clouds, Credentials: found, files: map[string]fileHash{}}
+	next := &Reading{config: version, clouds: clouds, Credentials: found, files: map[string][sha256.Size]byte{}}
 	for path, content := range s.files {
 		next.files[path] = content.hash()
 	}
