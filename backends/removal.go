@@ -188,9 +188,12 @@ func (e remover) removeUnrecorded(ctx context.Context, volumeID string, stamp st
 
 func (e remover) remove(ctx context.Context, target Target) error {
 	v, err := e.owned(ctx, target)
-	if err == nil && v.ID != "" {
+	if at := e.place(); err == nil && v.ID != "" {
+		if target.Place != at && target.Found != nil {
+			err = target.Found(ctx, at)
+		}
 		// The volume was seen here, so its absence is proof from here on.
-		target, err = e.found(ctx, target)
+		target.Place = at
 	}
 	for range maxMoves {
 		if err != nil {
@@ -209,18 +212,6 @@ func (e remover) remove(ctx context.Context, target Target) error {
 		return err
 	}
 	return e.failure(cinder.KindConflict, "volume %s keeps changing state; something else is modifying it", target.VolumeID)
-}
-
-// found updates the target after its volume was seen here.
-func (e remover) found(ctx context.Context, target Target) (Target, error) {
-	at := e.place()
-	if target.Place != at && target.Found != nil {
-		if err := target.Found(ctx, at); err != nil {
-			return target, err
-		}
-	}
-	target.Place = at
-	return target, nil
 }
 
 // owned reads the target's volume and checks the proof of ownership. The zero

@@ -25,15 +25,6 @@ type SnapshotSpec struct {
 	CSI bool
 }
 
-// metadata returns the snapshot's initial metadata.
-func (s SnapshotSpec) metadata() map[string]string {
-	metadata := s.Stamp.Metadata(s.Metadata)
-	if s.CSI {
-		metadata[stamps.KeyMode] = stamps.ModeCSI
-	}
-	return metadata
-}
-
 // SnapshotTarget is a snapshot to remove, with the proof that it may be removed.
 type SnapshotTarget struct {
 	SnapshotID string
@@ -197,10 +188,14 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
+	metadata := spec.Stamp.Metadata(spec.Metadata)
+	if spec.CSI {
+		metadata[stamps.KeyMode] = stamps.ModeCSI
+	}
 	uid := spec.Stamp.SnapshotUID
 	e.taken.known.Doubt(uid)
 	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotRequests) (err error) {
-		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: spec.metadata()})
+		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: metadata})
 		return err
 	})
 	e.taken.created(uid, s.ID, err)

@@ -111,7 +111,7 @@ type request struct {
 func (c *requests) send(ctx context.Context, r request) error {
 	options := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.answer, OkCodes: r.codes}
 	if r.minor > 0 {
-		options.MoreHeaders = microversion(r.minor)
+		options.MoreHeaders = map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", r.minor)}
 	}
 	address := c.service.ServiceURL(r.path...)
 	if r.query != nil {

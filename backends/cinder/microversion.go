@@ -139,7 +139,3 @@ func versionRoot(endpoint string) (string, error) {
 	u.Path = before + "/v3/"
 	return u.String(), nil
 }
-
-func microversion(minor int) map[string]string {
-	return map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", minor)}
-}

@@ -14,9 +14,9 @@ const (
 
 // NewSnapshot is a request for a snapshot.
 type NewSnapshot struct {
-	Name     string
-	VolumeID string
-	Metadata map[string]string
+	Name     string            `json:"name"`
+	VolumeID string            `json:"volume_id"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 // CreateSnapshot requests a snapshot of a volume, in use or not; it returns before the
@@ -26,13 +26,12 @@ func (c snapshotClient) CreateSnapshot(ctx context.Context, wanted NewSnapshot) 
 	if err := c.checkID(OperationSnapshotCreate, wanted.VolumeID); err != nil {
 		return Snapshot{}, err
 	}
-	return c.create(ctx, map[string]any{"snapshot": map[string]any{
-		"volume_id": wanted.VolumeID,
-		"name":      wanted.Name,
-		"metadata":  wanted.Metadata,
+	forced := struct {
+		NewSnapshot
 		// Without it, Cinder refuses a volume in use before microversion 3.66.
-		"force": true,
-	}}, func(s Snapshot) bool {
+		Force bool `json:"force"`
+	}{wanted, true}
+	return c.create(ctx, map[string]any{"snapshot": forced}, func(s Snapshot) bool {
 		return s.Name == wanted.Name && s.VolumeID == wanted.VolumeID && hasAll(s.Metadata, wanted.Metadata)
 	})
 }
