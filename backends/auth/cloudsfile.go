@@ -15,9 +15,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// merged returns what the files contain for one entry.
+// merged returns what the files contain for one entry. The most specific source wins: the
+// region's values, then secure.yaml, the entry and the profile.
 //
-// They are not read into gophercloud's types, which drop alternative spellings and
+// The files are not read into gophercloud's types, which drop alternative spellings and
 // locations of keys. Its Parse also fills gaps from the environment, prefers certificates
 // from there even over the entry's, and ignores region values. Its merge, through JSON,
 // loses a `verify: false` to a more general true.
@@ -26,11 +27,50 @@ func (s Sources) merged(name, region string) (settings, error) {
 	if err != nil {
 		return settings{}, err
 	}
-	found := cloudFiles{path: path, files: s.files}
-	if s.CloudsFile == "" {
-		found.secureFile = s.getenv("OS_CLIENT_SECURE_FILE")
+	listed, err := s.files.readYAML(path)
+	if err != nil {
+		return settings{}, err
 	}
-	return found.cloud(name, region)
+	file := &yamlFile{path: path}
+	clouds, err := file.find(listed, "clouds")
+	if err != nil {
+		return settings{}, err
+	}
+	node, err := file.find(clouds, name)
+	if err != nil {
+		return settings{}, err
+	}
+	if node == nil {
+		if clouds == nil && listed != nil {
+			return settings{}, fmt.Errorf("%s has no key clouds, which holds the entries; its keys are %s", path, file.quotedNames(listed))
+		}
+		return settings{}, fmt.Errorf("%s has no cloud %q; it has %s", path, name, file.quotedNames(clouds))
+	}
+	entry, err := file.settings(node)
+	if err != nil {
+		return settings{}, err
+	}
+	secure, _, err := s.beside(path, "secure", "clouds", name)
+	if err != nil {
+		return settings{}, fmt.Errorf("%s: cloud %q: %w", path, name, err)
+	}
+	profile := settings{}
+	specific := merge(entry, secure)
+	if vendor := cmp.Or(specific.top["profile"].text, specific.top["cloud"].text); vendor != "" {
+		found, given, err := s.beside(path, "clouds-public", "public-clouds", vendor)
+		if err == nil && !given {
+			err = fmt.Errorf("%s does not exist in clouds-public.yaml, and no profile is built in", named("cloud", vendor))
+		}
+		if err != nil {
+			return settings{}, fmt.Errorf("%s: cloud %q: %w", path, name, err)
+		}
+		profile = found
+	}
+	merged, err := withRegion(merge(profile, specific), region)
+	if err != nil {
+		return settings{}, fmt.Errorf("%s: cloud %q: %w", path, name, err)
+	}
+	return merged, nil
 }
 
 // cloudsFile finds clouds.yaml like the OpenStack clients: the variable
@@ -63,72 +103,15 @@ func (s Sources) cloudsFile() (string, error) {
 // suffixes are the file extensions; JSON is also YAML.
 var suffixes = []string{".yaml", ".yml", ".json"}
 
-// cloudFiles reads clouds.yaml and the files next to it.
-type cloudFiles struct {
-	path string
-	// secureFile is the path of secure.yaml; empty means next to clouds.yaml.
-	secureFile string
-	files      fileSet
-}
-
-// cloud merges what the files contain for one entry. The most specific source wins: the
-// region's values, then secure.yaml, the entry and the profile.
-func (f cloudFiles) cloud(name, region string) (settings, error) {
-	listed, err := f.files.readYAML(f.path)
-	if err != nil {
-		return settings{}, err
-	}
-	file := &yamlFile{path: f.path}
-	clouds, err := file.find(listed, "clouds")
-	if err != nil {
-		return settings{}, err
-	}
-	node, err := file.find(clouds, name)
-	if err != nil {
-		return settings{}, err
-	}
-	if node == nil {
-		if clouds == nil && listed != nil {
-			return settings{}, fmt.Errorf("%s has no key clouds, which holds the entries; its keys are %s", f.path, file.quotedNames(listed))
-		}
-		return settings{}, fmt.Errorf("%s has no cloud %q; it has %s", f.path, name, file.quotedNames(clouds))
-	}
-	entry, err := file.settings(node)
-	if err != nil {
-		return settings{}, err
-	}
-	secure, _, err := f.beside("secure", "clouds", name)
-	if err != nil {
-		return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
-	}
-	profile := settings{}
-	specific := merge(entry, secure)
-	if vendor := cmp.Or(specific.top["profile"].text, specific.top["cloud"].text); vendor != "" {
-		found, given, err := f.beside("clouds-public", "public-clouds", vendor)
-		if err == nil && !given {
-			err = fmt.Errorf("%s does not exist in clouds-public.yaml, and no profile is built in", named("cloud", vendor))
-		}
-		if err != nil {
-			return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
-		}
-		profile = found
-	}
-	merged, err := withRegion(merge(profile, specific), region)
-	if err != nil {
-		return settings{}, fmt.Errorf("%s: cloud %q: %w", f.path, name, err)
-	}
-	return merged, nil
-}
-
 // beside reads an entry from a file in the directory of clouds.yaml; the file or the entry
 // may be missing.
-func (f cloudFiles) beside(file, section, name string) (found settings, given bool, err error) {
+func (s Sources) beside(clouds, file, section, name string) (found settings, given bool, err error) {
 	for _, suffix := range suffixes {
-		path := filepath.Join(filepath.Dir(f.path), file+suffix)
-		if file == "secure" && f.secureFile != "" {
-			path = f.secureFile
+		path := filepath.Join(filepath.Dir(clouds), file+suffix)
+		if file == "secure" && s.CloudsFile == "" {
+			path = cmp.Or(s.getenv("OS_CLIENT_SECURE_FILE"), path)
 		}
-		root, err := f.files.readYAML(path)
+		root, err := s.files.readYAML(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
