@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // TestConnectByTheAttachmentsAPI: an attachment with a connection is read, one

@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestCallerOfEveryRequest: changes and single reads count for the tenant;

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // goodCredentials returns the values of the two gauges.

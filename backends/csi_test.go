@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // csiVolume returns claim n's volume for the CSI driver, in a state.

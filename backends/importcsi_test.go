@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // UUIDs of filesystems.

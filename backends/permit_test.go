@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 var errNotPermitted = errors.New("the permit was withdrawn")

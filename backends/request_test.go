@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // askedFor returns the volume after a create request for the spec.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // The table of this test is generated: every key that openstacksdk or keystoneauth

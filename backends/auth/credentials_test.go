@@ -12,7 +12,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 	"pgregory.net/rapid"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // resolveCloud resolves the cloud "gold" of files written for one test.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 func TestUnusableCredentials(t *testing.T) {

@@ -3,7 +3,7 @@ package auth
 import (
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // TestReadingIsOneStateOfEachFile: a file replaced during a reading does not

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // recordedRequest is a request that Cinder received.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestClockIsCinders sets Cinder's clock an hour ahead.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // most is how much memory one answer may take.

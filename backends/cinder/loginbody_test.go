@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestLoginBody checks what Keystone receives for every way of writing

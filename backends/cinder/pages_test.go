@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestAPageThatIsTooLargeIsAskedForInParts: how large an entry is depends on what others

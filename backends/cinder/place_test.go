@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 func TestPlacesHaveOneForm(t *testing.T) {

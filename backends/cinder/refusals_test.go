@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestALoginThatDoesNotHelpIsNotRepeated refuses every token: by the check in front of

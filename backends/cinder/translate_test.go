@@ -20,8 +20,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestRecordedFaults sends recorded answers of Cinder through a client and

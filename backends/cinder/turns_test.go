@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestTurnsGoRound: a tenant with a thousand requests delays each other tenant

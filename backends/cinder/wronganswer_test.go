@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder/cindertest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 // TestListingThatDoesNotTellWhoseAVolumeIsProvesNothing: the odd volume may be the

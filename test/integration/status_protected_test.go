@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )

@@ -1,3 +1,4 @@
+// Package cindertest stands in for Keystone and Cinder in tests of logins and single requests.
 package cindertest
 
 import (
@@ -14,7 +15,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/auth/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // Cloud is a Keystone and a Cinder at one address, just enough for logins and single
