@@ -51,7 +51,6 @@ type owners struct {
 	maker     maker
 	completer completer
 	changer   changer
-	finder    finder
 	remover   remover
 	nodes     nodes
 	importer  importer
@@ -101,8 +100,7 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	})
 	connecting, snapshots := connections{e}, newSnapshots(l, e)
 	removing := remover{connecting, snapshots}
-	finding := finder{removing}
-	return &owners{e, maker{finding}, completer{connecting}, changer{e}, finding, removing, nodes{connecting}, importer{connecting}, snapshots}
+	return &owners{e, maker{finder{removing}}, completer{connecting}, changer{e}, removing, nodes{connecting}, importer{connecting}, snapshots}
 }
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }

@@ -279,7 +279,7 @@ func TestAVolumeThatAnotherClaimGotIsNotTakenForOneThatIsNotShown(t *testing.T) 
 	e := l.current()
 	e.known.Settle(claimStamp(1).ClaimUID, "never-shown")
 	e.expect("never-shown", "")
-	v, err := e.finder.look(t.Context(), claimStamp(1), testConnector, nil)
+	v, err := e.maker.look(t.Context(), claimStamp(1), testConnector, nil)
 	if err == nil && v.ID == id {
 		t.Errorf("the claim gets volume %s, which another claim has", v.ID)
 	}

@@ -146,7 +146,7 @@ func (e remover) removeAndForget(ctx context.Context, target Target) error {
 // was ever attached or that looks like a restored backup. The permit must check the rest
 // at Kubernetes.
 func (l *Lifecycle) Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
-	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.finder.abandon(ctx, stamp, connector, permit) })
+	return l.serialized(ctx, stamp.ClaimUID, func(at *owners) error { return at.maker.abandon(ctx, stamp, connector, permit) })
 }
 
 func (e finder) abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit Permit) error {
@@ -360,10 +360,8 @@ func (e connections) terminate(ctx context.Context, permitted permission, v cind
 func (e remover) awaitGone(ctx context.Context, id string, now bool) error {
 	v, gone, err := e.stock.awaitGone(ctx, id, now)
 	switch {
-	case err != nil:
+	case err != nil || gone:
 		return err
-	case gone:
-		return nil
 	case v.Status == cinder.StatusErrorDeleting:
 		return e.failure(KindVolumeFailed, "the storage backend failed to delete volume %s (error_deleting)", id)
 	}

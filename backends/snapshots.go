@@ -314,8 +314,7 @@ func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot)
 // earlier.
 func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
 	s, gone, err := e.taken.awaitGone(ctx, id, now)
-	switch {
-	case err != nil || gone || s.Status != cinder.StatusAvailable:
+	if err != nil || gone || s.Status != cinder.StatusAvailable {
 		return err
 	}
 	// Cinder's RBD driver does this to a snapshot from which a volume was made.

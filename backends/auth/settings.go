@@ -219,11 +219,10 @@ func (s settings) account() (account, error) {
 	if found.EndpointType = r.expand("interface", r.first(append(services("endpoint_type", "interface"), "endpoint_type")...)); found.EndpointType == "" {
 		found.Interface = r.expand("interface", r.first("interface"))
 	}
-	verify, insecure := r.flag("verify"), r.flag("insecure")
-	if insecure != nil && *insecure {
-		verify = new(bool)
+	found.Verify = r.flag("verify")
+	if insecure := r.flag("insecure"); insecure != nil && *insecure {
+		found.Verify = new(bool)
 	}
-	found.Verify = verify
 	if again := r.flag("allow_reauth"); again != nil {
 		info.AllowReauth = *again
 	}

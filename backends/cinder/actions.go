@@ -75,9 +75,6 @@ func (c actionClient) Detach(ctx context.Context, id, attachmentID string) error
 // microversion history, 3.42).
 const microversionExtendInUse = 42
 
-// OperationExtend is a volume's extension, as named in metrics.
-const OperationExtend = "volume.os-extend"
-
 // ExtendVolume requests a larger size. The extension is complete when the volume has left
 // the status extending; a volume in use needs microversion 3.42.
 func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error {

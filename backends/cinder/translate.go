@@ -348,8 +348,7 @@ func sentence(text string) string {
 	text = strings.TrimSpace(text)
 	const longest = 300
 	if len(text) > longest {
-		text = strings.TrimSpace(strings.ToValidUTF8(text[:longest], "")) + "..."
-		return text
+		return strings.TrimSpace(strings.ToValidUTF8(text[:longest], "")) + "..."
 	}
 	return strings.TrimSpace(strings.TrimSuffix(text, "."))
 }

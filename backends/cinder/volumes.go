@@ -9,9 +9,12 @@ import (
 
 // The operations that change a volume, as named in metrics.
 const (
-	OperationCreate      = "volume.create"
-	OperationDelete      = "volume.delete"
-	OperationForceDelete = "volume.force-delete"
+	OperationCreate         = "volume.create"
+	OperationExtend         = "volume.os-extend"
+	OperationMetadata       = "metadata.update"
+	OperationMetadataDelete = "metadata.delete"
+	OperationDelete         = "volume.delete"
+	OperationForceDelete    = "volume.force-delete"
 )
 
 // NewVolume is a create request.
@@ -66,16 +69,10 @@ func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	return c.about(ctx, id, r)
 }
 
-// OperationMetadata is a change of a volume's metadata, as named in metrics.
-const OperationMetadata = "metadata.update"
-
 // UpdateMetadata writes metadata on a volume; other keys stay.
 func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return c.updateMetadata(ctx, OperationMetadata, id, metadata)
 }
-
-// OperationMetadataDelete is the deletion of a metadata key, as named in metrics.
-const OperationMetadataDelete = "metadata.delete"
 
 // DeleteMetadata deletes one key of a volume's metadata. The key must have no slash,
 // since Cinder cannot find one that does.

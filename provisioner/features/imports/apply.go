@@ -243,11 +243,11 @@ func (i *Importer) checkClaim(ctx context.Context, plan *Plan) error {
 func (i *Importer) save(ctx context.Context, plan *Plan, pv *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
 	pvs := i.Client.CoreV1().PersistentVolumes()
 	saved, err := pvs.Create(ctx, pv, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		if err != nil {
-			return nil, fmt.Errorf("cannot create PersistentVolume %s: %w", pv.Name, err)
-		}
+	switch {
+	case err == nil:
 		return saved, nil
+	case !apierrors.IsAlreadyExists(err):
+		return nil, fmt.Errorf("cannot create PersistentVolume %s: %w", pv.Name, err)
 	}
 	existing, err := pvs.Get(ctx, pv.Name, metav1.GetOptions{})
 	switch {
