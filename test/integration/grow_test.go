@@ -14,6 +14,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -230,6 +231,10 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 		return err
 	}
 	w.must(try(operator, func(*corev1.Pod) {}))
+	// OpenShift's admission adds these.
+	w.must(try(operator, func(pod *corev1.Pod) {
+		pod.Annotations = map[string]string{"openshift.io/scc": "privileged", "security.openshift.io/validated-scc-subject-type": "user"}
+	}))
 	container := func(change func(*corev1.Container)) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) { change(&pod.Spec.Containers[0]) }
 	}
@@ -240,6 +245,7 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 	w.must(err)
 	shell := &corev1.ExecAction{Command: []string{"/host/bin/sh"}}
 	yes, no, late := true, false, int64(1e6)
+	restarts, most := corev1.ContainerRestartPolicyAlways, corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("500Gi")}
 	for name, change := range map[string]func(*corev1.Pod){
 		"another image":      container(func(c *corev1.Container) { c.Image = "busybox" }),
 		"another entrypoint": container(func(c *corev1.Container) { c.Command = []string{"/host/bin/sh"} }),
@@ -263,8 +269,23 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 			both := corev1.MountPropagationBidirectional
 			c.VolumeMounts[0].MountPropagation = &both
 		}),
-		"a message elsewhere":        container(func(c *corev1.Container) { c.TerminationMessagePath = "/host/etc/passwd" }),
-		"more memory":                container(func(c *corev1.Container) { c.Resources.Limits = nil }),
+		"a message elsewhere":       container(func(c *corev1.Container) { c.TerminationMessagePath = "/host/etc/passwd" }),
+		"more memory":               container(func(c *corev1.Container) { c.Resources.Limits = nil }),
+		"the memory of other pods":  func(pod *corev1.Pod) { pod.Spec.Resources = &corev1.ResourceRequirements{Requests: most} },
+		"the ports of other pods":   container(func(c *corev1.Container) { c.Ports = []corev1.ContainerPort{{ContainerPort: 443}} }),
+		"restarts of the container": container(func(c *corev1.Container) { c.RestartPolicy = &restarts }),
+		"restarts by a rule": container(func(c *corev1.Container) {
+			never := corev1.ContainerRestartPolicyNever
+			c.RestartPolicy, c.RestartPolicyRules = &never, []corev1.ContainerRestartRule{{
+				Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+			}}
+		}),
+		"a slow end":  func(pod *corev1.Pod) { pod.Spec.TerminationGracePeriodSeconds = &late },
+		"a finalizer": func(pod *corev1.Pod) { pod.Finalizers = []string{"example.org/never"} },
+		"an owner": func(pod *corev1.Pod) {
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: "u"}}
+		},
+		"no node":                    func(pod *corev1.Pod) { pod.Spec.NodeName = "" },
 		"another security context":   container(func(c *corev1.Container) { c.SecurityContext.ReadOnlyRootFilesystem = &no }),
 		"run":                        arguments(func([]string) []string { return []string{"run", "--policy=/host/tmp/x"} }),
 		"no arguments":               arguments(func([]string) []string { return nil }),
