@@ -48,25 +48,24 @@ func (g *grower) grow(ctx context.Context, namespace, name string) error {
 	if err != nil {
 		return err
 	}
-	grown, err := g.onNode(ctx, v)
+	started, err := g.start(ctx, v)
 	if err != nil {
 		return err
 	}
-	g.say(fmt.Sprintf("grew the %s filesystem on %s (%s) of node %s to %s", grown.Filesystem, grown.Device, strings.Join(grown.Paths, ", "), v.node, v.size.String()))
-	return g.confirm(ctx, v)
+	g.say(fmt.Sprintf("pod %s/%s grows it on node %s", g.namespace, started.Name, v.node))
+	grown, err := g.result(ctx, v, started)
+	// The command may have been told to stop.
+	stays := g.remove(context.WithoutCancel(ctx), started)
+	if err == nil {
+		// What has grown is confirmed even if the pod stays.
+		g.say(fmt.Sprintf("grew the %s filesystem on %s (%s) of node %s to %s", grown.Filesystem, grown.Device, strings.Join(grown.Paths, ", "), v.node, v.size.String()))
+		err = g.confirm(ctx, v)
+	}
+	return errors.Join(err, stays)
 }
 
-// onNode has a pod on the node grow the filesystem, and deletes the pod in any case.
-func (g *grower) onNode(ctx context.Context, v *volume) (grown wire.Grown, err error) {
-	started, err := g.start(ctx, v)
-	if err != nil {
-		return wire.Grown{}, err
-	}
-	defer func() {
-		// The command may have been told to stop.
-		err = errors.Join(err, g.remove(context.WithoutCancel(ctx), started))
-	}()
-	g.say(fmt.Sprintf("pod %s/%s grows it on node %s", g.namespace, started.Name, v.node))
+// result waits for the pod, and returns what it says if the filesystem has grown.
+func (g *grower) result(ctx context.Context, v *volume, started *corev1.Pod) (grown wire.Grown, err error) {
 	pod, err := g.ended(ctx, started)
 	if err != nil {
 		return wire.Grown{}, err
@@ -188,17 +187,17 @@ func (g *grower) confirm(ctx context.Context, v *volume) error {
 	defer end()
 	for {
 		claim, err := claims.Get(ctx, v.claim.Name, metav1.GetOptions{})
-		if err == nil {
+		switch {
+		case apierrors.IsNotFound(err), err == nil && claim.UID != v.claim.UID:
+			return errors.New("the filesystem has grown, but meanwhile the claim was deleted, or replaced by another")
+		case err == nil:
 			if has := storage(claim.Status.Capacity); has.Cmp(v.size) >= 0 {
 				g.say(fmt.Sprintf("claim %s/%s has %s", claim.Namespace, claim.Name, has.String()))
 				return nil
 			}
 		}
-		if err == nil || ctx.Err() != nil {
-			err = g.wait(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("the filesystem has grown, and the claim records it, but its status does not show %s yet; see kubectl cinder why %s -n %s: %w", v.size.String(), v.claim.Name, v.claim.Namespace, err)
+		if stopped := g.wait(ctx); stopped != nil {
+			return fmt.Errorf("the filesystem has grown, and the claim records it, but its status does not show %s yet; see kubectl cinder why %s -n %s: %w", v.size.String(), v.claim.Name, v.claim.Namespace, errors.Join(err, stopped))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -69,11 +70,17 @@ func terminated(phase corev1.PodPhase, message string) corev1.PodStatus {
 
 // grow runs the command. The pod ends at once, and the program follows the annotation.
 func (c *cluster) grow(ctx context.Context) error {
+	return c.growWith(ctx, func(*fake.Clientset) {})
+}
+
+// growWith runs the command with other answers of the API server.
+func (c *cluster) growWith(ctx context.Context, change func(*fake.Clientset)) error {
 	all := []runtime.Object{c.claim, c.pv, c.template}
 	for _, pod := range c.pods {
 		all = append(all, pod)
 	}
 	c.client = fake.NewClientset(all...)
+	change(c.client)
 	c.client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod)
 		pod.UID, pod.Status = "p1", c.ends
@@ -242,6 +249,62 @@ func TestAPodThatStaysIsReported(t *testing.T) {
 		})
 		if err := g.remove(t.Context(), c.pods[0]); err == nil || !strings.Contains(err.Error(), "is not deleted; delete it once its node answers: no answer") {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestGrowthIsConfirmedAlthoughThePodStays: the kubelet stopped answering once the pod had ended.
+func TestGrowthIsConfirmedAlthoughThePodStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		err := c.growWith(t.Context(), func(client *fake.Clientset) {
+			client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
+		})
+		if err == nil || !strings.Contains(err.Error(), "is not deleted") {
+			t.Errorf("got %v", err)
+		}
+		if did := strings.Join(c.did(), "\n"); !strings.Contains(did, "patch ") {
+			t.Errorf("the growth is not recorded; it did\n%s\nand said %q, %v", did, c.said, err)
+		}
+	})
+}
+
+// TestAFailedLookDoesNotEndTheWait for the status.
+func TestAFailedLookDoesNotEndTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, looks := newCluster(), 0
+		err := c.growWith(t.Context(), func(client *fake.Clientset) {
+			client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+				looks++
+				if looks == 2 {
+					return true, nil, apierrors.NewInternalError(errors.New("etcd has no leader"))
+				}
+				return false, nil, nil
+			})
+		})
+		if err != nil {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestAnotherClaimOfTheNameConfirmsNothing: the tenant deletes the claim, and makes a larger one.
+func TestAnotherClaimOfTheNameConfirmsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, looks := newCluster(), 0
+		err := c.growWith(t.Context(), func(client *fake.Clientset) {
+			client.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+				looks++
+				if looks < 2 {
+					return false, nil, nil
+				}
+				other := c.claim.DeepCopy()
+				other.UID, other.Status.Capacity = "u2", corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("50Gi")}
+				return true, other, nil
+			})
+		})
+		if err == nil || !strings.Contains(err.Error(), "another") {
+			t.Errorf("got %v, and said %q", err, c.said)
 		}
 	})
 }
