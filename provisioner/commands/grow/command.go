@@ -68,7 +68,11 @@ connection to the cluster.`,
 				return usage("kubernetes client: %w", err)
 			}
 			g.say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
-			if err := g.grow(c.Context(), namespace, args[0]); err != nil {
+			err = g.grow(c.Context(), namespace, args[0])
+			if errors.Is(err, errNoCluster) {
+				return usage("%w", err)
+			}
+			if err != nil {
 				return exit(policycli.ExitFailed, fmt.Errorf("claim %s/%s: %w", namespace, args[0], err))
 			}
 			return nil

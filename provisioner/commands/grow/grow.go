@@ -93,7 +93,7 @@ func (g *grower) start(ctx context.Context, v *volume) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("namespace %s has no PodTemplate %s: the component node-grow is not installed there (Helm: nodeGrow.enabled); install it, or give --pod-namespace", g.namespace, templateName)
 	}
 	if err != nil {
-		return nil, err
+		return nil, withRights(err)
 	}
 	if len(template.Template.Spec.Containers) != 1 {
 		return nil, fmt.Errorf("PodTemplate %s/%s has %d containers instead of one; install the component node-grow of this version", g.namespace, templateName, len(template.Template.Spec.Containers))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
@@ -307,4 +310,39 @@ func TestAnotherClaimOfTheNameConfirmsNothing(t *testing.T) {
 			t.Errorf("got %v, and said %q", err, c.said)
 		}
 	})
+}
+
+// TestNoClusterIsNotARefusal of the claim.
+func TestNoClusterIsNotARefusal(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	content := "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\ncontexts: [{name: a, context: {cluster: a}}]\ncurrent-context: a\n"
+	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := NewCommand()
+	command.SilenceErrors, command.SilenceUsage = true, true
+	command.SetArgs([]string{"data", "--kubeconfig", kubeconfig})
+	err := command.ExecuteContext(t.Context())
+	var exit *policycli.ExitError
+	if !errors.As(err, &exit) || exit.Code != policycli.ExitUsage || !strings.HasPrefix(err.Error(), "no connection to the cluster: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMissingRightsAreNamed wherever the first request for something is refused.
+func TestMissingRightsAreNamed(t *testing.T) {
+	for _, right := range []string{"get persistentvolumeclaims", "get persistentvolumes", "list pods", "get podtemplates"} {
+		verb, resource, _ := strings.Cut(right, " ")
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster()
+			err := c.growWith(t.Context(), func(client *fake.Clientset) {
+				client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("no"))
+				})
+			})
+			if err == nil || !strings.Contains(err.Error(), "; bind the Role and the ClusterRole of the component node-grow to this account") {
+				t.Errorf("%s: got %v", right, err)
+			}
+		})
+	}
 }

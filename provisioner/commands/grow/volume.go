@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,13 +28,26 @@ type volume struct {
 	wire.Growth
 }
 
+// errNoCluster means that no API server answers.
+var errNoCluster = errors.New("no connection to the cluster")
+
+// withRights adds to an error about missing rights how to get them.
+func withRights(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w; bind the Role and the ClusterRole of the component node-grow to this account", err)
+	}
+	return err
+}
+
 // read finds the volume of a claim, and refuses one whose filesystem cannot, or need not,
 // grow on a node now.
 func (g *grower) read(ctx context.Context, namespace, name string) (*volume, error) {
 	claim, err := g.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
+	case errors.As(err, new(*url.Error)):
+		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
 	case err != nil:
-		return nil, err
+		return nil, withRights(err)
 	case claim.Status.Phase != corev1.ClaimBound:
 		return nil, fmt.Errorf("it is %s, so it has no volume; see kubectl cinder why %s -n %s", claim.Status.Phase, name, namespace)
 	case objects.IsBlock(claim):
@@ -40,7 +55,7 @@ func (g *grower) read(ctx context.Context, namespace, name string) (*volume, err
 	}
 	pv, err := g.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return nil, withRights(err)
 	}
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.UID != claim.UID || !objects.IsOurs(pv) {
 		return nil, fmt.Errorf("PersistentVolume %s belongs to another claim, or to another provisioner, so its filesystem is left alone", pv.Name)
@@ -98,7 +113,7 @@ func (g *grower) nodeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	slices.Sort(nodes)
 	switch nodes = slices.Compact(nodes); {
 	case err != nil:
-		return "", err
+		return "", withRights(err)
 	case len(nodes) == 0:
 		return "", errors.New("no pod on a node uses it, and only a mounted filesystem can grow; start a pod that uses it")
 	case len(nodes) > 1:
