@@ -228,20 +228,20 @@ Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
 func nodeGrowCommand(log io.Writer) *cobra.Command {
 	var options nodegrow.Options
 	command := &cobra.Command{
-		Use:   "grow --persistent-volume NAME --bytes N --disk TARGET/LUN",
+		Use:   "grow --persistent-volume NAME --bytes N --disk TARGET/LUN --pod UID",
 		Short: "Grow the filesystem of a native volume that is mounted on this machine",
 		Long: `Grow the filesystem of a native iSCSI or Fibre Channel volume that the kubelet has mounted
 on this machine, as kubectl cinder grow asks for: in a privileged container in the node's
 network namespace, with the node's root directory at --host-root.
 
-It takes the device from the node's mount table, and refuses it unless each of its paths
-is one of --disk. It makes the node see the new size of all paths and of the multipath
+It takes the device that the node's mount table shows for --pod, and refuses it unless
+each of its paths is one of --disk. It makes the node see the new size of all paths and of the multipath
 map, and grows ext4, ext3 or xfs with the node's programs. It never formats, and may be
 repeated. It prints the result as JSON.
 
 Exit codes: 0 the filesystem has the size of its device; 1 refused, or failed; 2 wrong
 usage.`,
-		Example: `  standalone-cinder node grow --persistent-volume pvc-0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --bytes 21474836480 --disk iqn.2026-01.com.example:vol-1/1`,
+		Example: `  standalone-cinder node grow --persistent-volume pvc-0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --bytes 21474836480 --disk iqn.2026-01.com.example:vol-1/1 --pod 5d0ce1b4-0e0f-4f4d-8f5e-7c1d7a0e2f11`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := options.Complete()

@@ -218,7 +218,7 @@ func TestComponentNodeGrowIsTheChart(t *testing.T) {
 		var options nodegrow.Options
 		flags := pflag.NewFlagSet("grow", pflag.ContinueOnError)
 		options.AddFlags(flags)
-		arguments := append(container.Args[2:], wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"iqn.x/1"}, Bytes: 1}.Arguments()...)
+		arguments := append(container.Args[2:], wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"iqn.x/1"}, Pods: []string{"u1"}, Bytes: 1}.Arguments()...)
 		if err := errors.Join(flags.Parse(arguments), options.Complete()); err != nil || options.HostRoot != container.VolumeMounts[0].MountPath || options.ResultFile != corev1.TerminationMessagePathDefault {
 			t.Errorf("the arguments %q: %+v (%v)", arguments, options, err)
 		}

@@ -140,7 +140,7 @@ func TestGrowOnTheNode(t *testing.T) {
 	w.ask(files, "20Gi")
 	w.becomes(files, pending20)
 	grow(1, "no pod on a node uses it, and only a mounted filesystem can grow; start a pod that uses it")
-	_, err := suite.Client.CoreV1().Pods(files.Namespace).Create(w.ctx, &corev1.Pod{
+	app, err := suite.Client.CoreV1().Pods(files.Namespace).Create(w.ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "app"},
 		Spec: corev1.PodSpec{
 			NodeName:   "grow-1",
@@ -202,7 +202,7 @@ func TestGrowOnTheNode(t *testing.T) {
 	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, files.Spec.VolumeName, metav1.GetOptions{})
 	w.must(err)
 	want := "grow-1 node grow --host-root=/host --kubelet-dir=/var/lib/kubelet --result-file=/dev/termination-log --persistent-volume=" + pv.Name +
-		" --bytes=21474836480 --disk=" + wire.DiskAt(pv.Spec.ISCSI.IQN, int(pv.Spec.ISCSI.Lun))
+		" --bytes=21474836480 --disk=" + wire.DiskAt(pv.Spec.ISCSI.IQN, int(pv.Spec.ISCSI.Lun)) + " --pod=" + string(app.UID)
 	node.mu.Lock()
 	if last := node.ran[len(node.ran)-1]; last != want {
 		t.Errorf("the pod ran %q, want %q", last, want)
@@ -294,7 +294,7 @@ func (w *world) attackGrowth(kubeconfig string, good *corev1.Pod) {
 		"programs of a tenant":       arguments(func(a []string) []string { return append(a, "--tool-directories=/tmp") }),
 		"another result file":        arguments(func(a []string) []string { return append(a, "--result-file=/host/etc/cron.d/x") }),
 		"a flag within another":      arguments(func(a []string) []string { a[5] += " --result-file=/host/etc/cron.d/x"; return a }),
-		"a flag in a second line":    arguments(func(a []string) []string { return append(a, "--disk=a/1\n--tool-directories=/tmp") }),
+		"a flag in a second line":    arguments(func(a []string) []string { return append(a, "--pod=u1\n--tool-directories=/tmp") }),
 		"two flags as one":           arguments(func(a []string) []string { return append([]string{strings.Join(a[:3], " ")}, a[3:]...) }),
 		"a path for a name":          arguments(func(a []string) []string { a[5] = "--persistent-volume=../../x"; return a }),
 		"a second container": func(pod *corev1.Pod) {

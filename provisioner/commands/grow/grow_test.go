@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -62,7 +63,7 @@ func newCluster() *cluster {
 
 // user is a pod that uses the claim on a node.
 func user(name, node string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{
 		{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
 	}}}
 }
@@ -132,7 +133,7 @@ func TestThePodIsToldTheVolume(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := []string{
-					"create grow-u1 on n1: node grow --persistent-volume=pvc-u1 --bytes=21474836480 " + test.disks, "delete grow-u1",
+					"create grow-u1 on n1: node grow --persistent-volume=pvc-u1 --bytes=21474836480 " + test.disks + " --pod=uid-app", "delete grow-u1",
 					`patch {"metadata":{"annotations":{"standalone-cinder.openstack.org/filesystem-grown":"20Gi"},"uid":"u1"}}`,
 				}
 				if did := c.did(); !slices.Equal(did, want) {

@@ -71,8 +71,8 @@ func (g *grower) read(ctx context.Context, namespace, name string) (*volume, err
 	case size.Cmp(has) <= 0:
 		return nil, fmt.Errorf("it already has the %s of its volume, so there is nothing to grow", has.String())
 	}
-	node, err := g.nodeOf(ctx, claim)
-	return &volume{claim, size, node, wire.Growth{PersistentVolume: pv.Name, Disks: disks, Bytes: size.Value()}}, err
+	node, pods, err := g.usersOf(ctx, claim)
+	return &volume{claim, size, node, wire.Growth{PersistentVolume: pv.Name, Disks: disks, Pods: pods, Bytes: size.Value()}}, err
 }
 
 func storage(list corev1.ResourceList) resource.Quantity { return list[corev1.ResourceStorage] }
@@ -100,12 +100,12 @@ func disksOf(pv *corev1.PersistentVolume) ([]string, error) {
 	return nil, fmt.Errorf("PersistentVolume %s is neither an iSCSI nor a Fibre Channel volume; only the filesystems of these are grown this way", pv.Name)
 }
 
-// nodeOf returns the only node whose pods use a claim.
-func (g *grower) nodeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (string, error) {
+// usersOf returns the only node whose pods use a claim, and the UIDs of these pods.
+func (g *grower) usersOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) (node string, pods []string, err error) {
 	nodes, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, g.client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (nodes []string) {
 		for i := range page.Items {
 			if pod := &page.Items[i]; pod.Spec.NodeName != "" && objects.Uses(pod, claim) {
-				nodes = append(nodes, pod.Spec.NodeName)
+				nodes, pods = append(nodes, pod.Spec.NodeName), append(pods, string(pod.UID))
 			}
 		}
 		return nodes
@@ -113,11 +113,11 @@ func (g *grower) nodeOf(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	slices.Sort(nodes)
 	switch nodes = slices.Compact(nodes); {
 	case err != nil:
-		return "", withRights(err)
+		return "", nil, withRights(err)
 	case len(nodes) == 0:
-		return "", errors.New("no pod on a node uses it, and only a mounted filesystem can grow; start a pod that uses it")
+		return "", nil, errors.New("no pod on a node uses it, and only a mounted filesystem can grow; start a pod that uses it")
 	case len(nodes) > 1:
-		return "", fmt.Errorf("pods use it on the nodes %s; a filesystem can grow only where it alone is mounted, so wait until one node is left", strings.Join(nodes, ", "))
+		return "", nil, fmt.Errorf("pods use it on the nodes %s; a filesystem can grow only where it alone is mounted, so wait until one node is left", strings.Join(nodes, ", "))
 	}
-	return nodes[0], nil
+	return nodes[0], pods, nil
 }

@@ -44,6 +44,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.ResultFile, "result-file", "", "`file` that gets the result, too")
 	flags.StringVar(&o.PersistentVolume, wire.FlagPersistentVolume, "", "`name` of the PersistentVolume (required)")
 	flags.StringSliceVar(&o.Disks, wire.FlagDisk, nil, "`TARGET/LUN`, or WWID, of a disk of the volume; may be repeated (required)")
+	flags.StringSliceVar(&o.Pods, wire.FlagPod, nil, "`UID` of a pod that uses the volume; may be repeated (required)")
 	flags.Int64Var(&o.Bytes, wire.FlagBytes, 0, "size of the PersistentVolume in `bytes` (required)")
 }
 
@@ -55,6 +56,9 @@ func (o *Options) Complete() error {
 	}
 	if len(o.Disks) == 0 {
 		problems = append(problems, fmt.Errorf("--%s is missing; give the target and the LUN of the volume", wire.FlagDisk))
+	}
+	if len(o.Pods) == 0 {
+		problems = append(problems, fmt.Errorf("--%s is missing; give the UID of a pod that uses the volume", wire.FlagPod))
 	}
 	if o.Bytes <= 0 {
 		problems = append(problems, fmt.Errorf("--%s is %d; give the size of the PersistentVolume", wire.FlagBytes, o.Bytes))
@@ -137,8 +141,8 @@ func (g *grower) grow(ctx context.Context) (wire.Grown, error) {
 	return wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, Bytes: size}, err
 }
 
-// mounted returns a mount of the PersistentVolume for a pod, through which its filesystem can
-// grow.
+// mounted returns a mount of the PersistentVolume for one of its pods, through which its
+// filesystem can grow. Other pods may have a volume in the pod itself that has its name.
 func (g *grower) mounted() (host.Mount, error) {
 	all, err := g.host.Mounts()
 	if err != nil {
@@ -148,10 +152,10 @@ func (g *grower) mounted() (host.Mount, error) {
 	found := slices.DeleteFunc(all, func(m host.Mount) bool {
 		below, isBelow := strings.CutPrefix(m.At, pods)
 		parts := strings.Split(below, "/")
-		return !isBelow || len(parts) != 4 || parts[1] != "volumes" || parts[2] != "kubernetes.io~iscsi" && parts[2] != "kubernetes.io~fc" || parts[3] != g.PersistentVolume
+		return !isBelow || len(parts) != 4 || !slices.Contains(g.Pods, parts[0]) || parts[1] != "volumes" || parts[2] != "kubernetes.io~iscsi" && parts[2] != "kubernetes.io~fc" || parts[3] != g.PersistentVolume
 	})
 	if len(found) == 0 {
-		return host.Mount{}, fmt.Errorf("the kubelet has not mounted it below %s; is --kubelet-dir the kubelet's --root-dir?", pods)
+		return host.Mount{}, fmt.Errorf("the kubelet has not mounted it for a pod below %s; is --kubelet-dir the kubelet's --root-dir?", pods)
 	}
 	first := found[0]
 	for _, m := range found {

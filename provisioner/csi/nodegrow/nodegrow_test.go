@@ -24,7 +24,8 @@ const (
 	ownPort   = "10000000c9a1b2c1"
 	twoPorts  = "500a098180feeb01 500a098190feeb01"
 	initiator = "iqn.2026-01.org.example:shared"
-	podMount  = "/var/lib/kubelet/pods/11111111-2222-3333-4444-555555555555/volumes/kubernetes.io~iscsi/pvc-1"
+	podUID    = "11111111-2222-3333-4444-555555555555"
+	podMount  = "/var/lib/kubelet/pods/" + podUID + "/volumes/kubernetes.io~iscsi/pvc-1"
 )
 
 // world is a node that has a volume mounted as the kubelet does it, and the volume has grown
@@ -40,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{node: csinode.New(), volume: &csinode.Volume{Bytes: gibibyte, Filesystem: host.Ext4, FilesystemBytes: gibibyte}}
 	w.options = Options{
 		KubeletDir: "/var/lib/kubelet", Root: w.node, Logger: slog.New(slog.DiscardHandler), ResultFile: filepath.Join(t.TempDir(), "result"),
-		Growth: wire.Growth{PersistentVolume: "pvc-1", Disks: []string{wire.DiskAt(iqn, 1)}, Bytes: 2 * gibibyte},
+		Growth: wire.Growth{PersistentVolume: "pvc-1", Disks: []string{wire.DiskAt(iqn, 1)}, Pods: []string{"p2", podUID}, Bytes: 2 * gibibyte},
 	}
 	return w
 }
@@ -170,7 +171,7 @@ func TestNothingGrowsUnlessTheDeviceIsProven(t *testing.T) {
 		want    string
 	}{
 		"not mounted": {func(t *testing.T, w *world) { w.iscsi(t, onePortal); w.node.UnmountByHand(podMount) },
-			"the kubelet has not mounted it below /var/lib/kubelet/pods/; is --kubelet-dir the kubelet's --root-dir?"},
+			"the kubelet has not mounted it for a pod below /var/lib/kubelet/pods/; is --kubelet-dir the kubelet's --root-dir?"},
 		"another PersistentVolume": {func(t *testing.T, w *world) { w.iscsi(t, onePortal); w.options.PersistentVolume = "pvc-2" }, "has not mounted it"},
 		"a volume of another plugin": {func(t *testing.T, w *world) {
 			w.iscsi(t, onePortal)
@@ -231,14 +232,47 @@ func TestOptionsAreChecked(t *testing.T) {
 	for line := range strings.Lines(fmt.Sprint(err)) {
 		problems = append(problems, line)
 	}
-	if len(problems) != 5 {
+	if len(problems) != 6 {
 		t.Errorf("got %q", problems)
 	}
 	if text := bounded(strings.Repeat("é", 3000)); len(text) > 2100 || !strings.HasSuffix(text, "é...") {
 		t.Errorf("%d bytes end with %q", len(text), text[len(text)-10:])
 	}
-	arguments := wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"b/1", "a/1"}, Bytes: 1}.Arguments()
-	if want := []string{"--persistent-volume=pvc-1", "--bytes=1", "--disk=a/1", "--disk=b/1"}; !slices.Equal(arguments, want) {
+	arguments := wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"b/1", "a/1"}, Pods: []string{"u2", "u1"}, Bytes: 1}.Arguments()
+	if want := []string{"--persistent-volume=pvc-1", "--bytes=1", "--disk=a/1", "--disk=b/1", "--pod=u1", "--pod=u2"}; !slices.Equal(arguments, want) {
 		t.Errorf("the arguments are %q", arguments)
+	}
+}
+
+// TestATenantsServerIsNotTheVolume: a pod of another tenant has an inline iSCSI volume (which
+// Pod Security baseline allows) whose name is the PersistentVolume's, at a server of the
+// tenant that gives its target the same name.
+func TestATenantsServerIsNotTheVolume(t *testing.T) {
+	w := newWorld(t)
+	const tenants = "10.6.6.6:3260"
+	rogue := &csinode.Volume{Bytes: gibibyte, Filesystem: host.Ext4, FilesystemBytes: gibibyte, Identity: "600000000000066f"}
+	w.node.Targets[iqn] = &csinode.Target{
+		Portals: []string{onePortal, tenants}, LUNs: map[int]*csinode.Volume{1: w.volume},
+		At: map[string]map[int]*csinode.Volume{tenants: {1: rogue}},
+	}
+	_, session := w.node.LogIn(iqn, tenants, initiator)
+	w.node.MountByHand(w.node.Find(session, 1), "/var/lib/kubelet/pods/tenants-pod/volumes/kubernetes.io~iscsi/pvc-1", host.Ext4)
+	rogue.Bytes = 2 * gibibyte
+	grown, err := Run(t.Context(), w.options)
+	if err == nil {
+		t.Errorf("it says %+v, and the volume's filesystem has %d bytes", grown, w.volume.FilesystemBytes)
+	}
+}
+
+// TestATenantsMountDoesNotStopGrowth: the same with a volume of its own, beside the true mount.
+func TestATenantsMountDoesNotStopGrowth(t *testing.T) {
+	w := newWorld(t)
+	w.iscsi(t, onePortal)
+	const other = "iqn.2026-01.org.example:tenant"
+	w.node.Targets[other] = &csinode.Target{Portals: []string{"10.6.6.6:3260"}, LUNs: map[int]*csinode.Volume{1: {Bytes: gibibyte, Filesystem: host.Ext4, FilesystemBytes: gibibyte}}}
+	_, session := w.node.LogIn(other, "10.6.6.6:3260", initiator)
+	w.node.MountByHand(w.node.Find(session, 1), "/var/lib/kubelet/pods/tenants-pod/volumes/kubernetes.io~iscsi/pvc-1", host.Ext4)
+	if grown, err := Run(t.Context(), w.options); err != nil || w.volume.FilesystemBytes != 2*gibibyte {
+		t.Errorf("%+v, %v", grown, err)
 	}
 }

@@ -13,6 +13,8 @@ type Growth struct {
 	PersistentVolume string
 	// Disks are what the volume's disks may be: places, as DiskAt names them, or WWIDs.
 	Disks []string
+	// Pods are the UIDs of the pods that use the volume's claim.
+	Pods []string
 	// Bytes is the size of the PersistentVolume.
 	Bytes int64
 }
@@ -21,6 +23,7 @@ type Growth struct {
 const (
 	FlagPersistentVolume = "persistent-volume"
 	FlagDisk             = "disk"
+	FlagPod              = "pod"
 	FlagBytes            = "bytes"
 )
 
@@ -29,6 +32,9 @@ func (g Growth) Arguments() []string {
 	arguments := []string{"--" + FlagPersistentVolume + "=" + g.PersistentVolume, "--" + FlagBytes + "=" + strconv.FormatInt(g.Bytes, 10)}
 	for _, disk := range slices.Sorted(slices.Values(g.Disks)) {
 		arguments = append(arguments, "--"+FlagDisk+"="+disk)
+	}
+	for _, pod := range slices.Sorted(slices.Values(g.Pods)) {
+		arguments = append(arguments, "--"+FlagPod+"="+pod)
 	}
 	return arguments
 }
