@@ -136,9 +136,22 @@ func (g *grower) grow(ctx context.Context) (wire.Grown, error) {
 	}
 	size, err := g.host.Enlarge(ctx, device, disks, g.Bytes, g.host.Rescan)
 	if err == nil {
+		err = g.still(mount)
+	}
+	if err == nil {
 		err = g.host.Grow(ctx, device, mount.At, mount.Type)
 	}
 	return wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, Bytes: size}, err
+}
+
+// still returns an error if the kubelet has undone a mount, for example while the new size
+// was awaited: the device's name may be another's by now.
+func (g *grower) still(mount host.Mount) error {
+	all, err := g.host.MountsAt(mount.At)
+	if err == nil && !slices.ContainsFunc(all, func(m host.Mount) bool { return m.Number == mount.Number }) {
+		err = fmt.Errorf("device %s is no longer mounted at %s; run the command again when a pod uses the volume", mount.Number, mount.At)
+	}
+	return err
 }
 
 // mounted returns a mount of the PersistentVolume for one of its pods, through which its

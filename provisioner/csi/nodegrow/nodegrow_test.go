@@ -276,3 +276,20 @@ func TestATenantsMountDoesNotStopGrowth(t *testing.T) {
 		t.Errorf("%+v, %v", grown, err)
 	}
 }
+
+// TestTheMountIsGoneBeforeTheGrowth: the kubelet unmounts the volume while its map grows.
+func TestTheMountIsGoneBeforeTheGrowth(t *testing.T) {
+	w := newWorld(t)
+	w.iscsi(t, onePortal, twoPortal)
+	w.node.Before = func(command string) error {
+		if strings.HasPrefix(command, "multipathd resize") {
+			w.node.Before = nil
+			w.node.UnmountByHand(podMount)
+		}
+		return nil
+	}
+	grown, err := Run(t.Context(), w.options)
+	if err == nil || !strings.Contains(err.Error(), "is no longer mounted at "+podMount) || w.volume.FilesystemBytes != gibibyte {
+		t.Errorf("%+v, %v; the filesystem has %d bytes", grown, err, w.volume.FilesystemBytes)
+	}
+}
