@@ -167,7 +167,7 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		},
 			"is neither an iSCSI nor a Fibre Channel volume"},
 		"not extended yet": {func(c *cluster) { c.pv.Spec.Capacity = c.claim.Status.Capacity }, "it asks for 20Gi, and its volume still has 10Gi; see kubectl cinder why"},
-		"nothing to grow":  {func(c *cluster) { c.claim.Status.Capacity = c.pv.Spec.Capacity }, "it already has the 20Gi of its volume"},
+		"nothing to grow":  {func(c *cluster) { c.claim.Status.Capacity = c.pv.Spec.Capacity }, "it already has the 20Gi of its volume, so there is no growth to confirm; if its filesystem is smaller, as that of a larger copy, run resize2fs"},
 		"no pod":           {func(c *cluster) { c.pods = nil }, "no pod on a node uses it"},
 		"no node":          {func(c *cluster) { c.pods[0].Spec.NodeName = "" }, "no pod on a node uses it"},
 		"a pod that ended": {func(c *cluster) { c.pods[0].Status.Phase = corev1.PodSucceeded }, "no pod on a node uses it"},

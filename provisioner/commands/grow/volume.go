@@ -69,7 +69,7 @@ func (g *grower) read(ctx context.Context, namespace, name string) (*volume, err
 	case wanted.Cmp(size) > 0:
 		return nil, fmt.Errorf("it asks for %s, and its volume still has %s; see kubectl cinder why %s -n %s", wanted.String(), size.String(), name, namespace)
 	case size.Cmp(has) <= 0:
-		return nil, fmt.Errorf("it already has the %s of its volume, so there is nothing to grow", has.String())
+		return nil, fmt.Errorf("it already has the %s of its volume, so there is no growth to confirm; if its filesystem is smaller, as that of a larger copy, run resize2fs DEVICE or xfs_growfs MOUNTPOINT on the node", has.String())
 	}
 	node, pods, err := g.usersOf(ctx, claim)
 	return &volume{claim, size, node, wire.Growth{PersistentVolume: pv.Name, Disks: disks, Pods: pods, Bytes: size.Value()}}, err

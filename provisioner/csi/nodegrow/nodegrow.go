@@ -126,6 +126,10 @@ func (g *grower) grow(ctx context.Context) (wire.Grown, error) {
 	var disks []host.Disk
 	for _, name := range paths {
 		disk, err := g.prove(ctx, name)
+		var refusal *host.Refusal
+		if err != nil && len(paths) > 1 && !errors.As(err, &refusal) {
+			err = fmt.Errorf("repair it, or take it out of the map (multipathd del path %s): %w", name, err)
+		}
 		if err != nil {
 			return wire.Grown{}, fmt.Errorf("nothing was changed: path %s of %s, which is mounted at %s: %w", name, device, mount.At, err)
 		}

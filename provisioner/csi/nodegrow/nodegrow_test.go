@@ -193,7 +193,7 @@ func TestNothingGrowsUnlessTheDeviceIsProven(t *testing.T) {
 		"a map with a dead path": {func(t *testing.T, w *world) {
 			w.iscsi(t, onePortal, twoPortal)
 			w.node.Targets[iqn].Gone = true
-		}, "nothing was changed"},
+		}, "repair it, or take it out of the map (multipathd del path sd"},
 		"two devices": {func(t *testing.T, w *world) {
 			w.iscsi(t, onePortal)
 			w.node.MountByHand("sdz", "/var/lib/kubelet/pods/p2/volumes/kubernetes.io~iscsi/pvc-1", host.Ext4)
