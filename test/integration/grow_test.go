@@ -215,6 +215,33 @@ func TestGrowOnTheNode(t *testing.T) {
 	grow(1, "it is a raw block volume, which has no filesystem")
 
 	w.attackGrowth(kubeconfig, pod)
+	w.attackClaim(kubeconfig, block)
+}
+
+// attackClaim tries to write something else than the confirmation on a claim.
+func (w *world) attackClaim(kubeconfig string, claim *corev1.PersistentVolumeClaim) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	w.must(err)
+	operator, err := kubernetes.NewForConfig(config)
+	w.must(err)
+	patch := func(client kubernetes.Interface, change string) error {
+		_, err := client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(w.ctx, claim.Name, types.MergePatchType, []byte(change), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	w.must(patch(operator, `{"metadata": {"annotations": {"standalone-cinder.openstack.org/filesystem-grown": "1Gi"}}}`))
+	for _, change := range []string{
+		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}]}}`,
+		`{"metadata": {"finalizers": null}}`,
+		`{"metadata": {"labels": {"a": "b"}}}`,
+		`{"metadata": {"annotations": {"a": "b"}}}`,
+		`{"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": null}}}`,
+		`{"spec": {"resources": {"requests": {"storage": "21Gi"}}}}`,
+	} {
+		if err := patch(operator, change); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "may write only the annotation") {
+			w.Errorf("%s: got %v, want the policy to refuse it", change, err)
+		}
+		w.must(patch(suite.Client, change))
+	}
 }
 
 // attackGrowth tries, as one who may use the command and as an administrator, to run
