@@ -204,7 +204,7 @@ func TestComponentNodeGrowIsTheChart(t *testing.T) {
 	objects := overlay(t, "node-grow")
 	image, of := deployment(t, objects).Spec.Template.Spec.Containers[0].Image, map[string]int{}
 	for _, object := range objects {
-		if object.GetNamespace() == GrowNamespace || object.GetName() == GrowNamespace {
+		if object.GetNamespace() == GrowNamespace || strings.HasPrefix(object.GetName(), GrowNamespace) {
 			of[object.GetKind()]++
 		}
 		if object.GetKind() != "PodTemplate" {
@@ -226,7 +226,7 @@ func TestComponentNodeGrowIsTheChart(t *testing.T) {
 			t.Errorf("the image is %s, and the program's %s", container.Image, image)
 		}
 	}
-	want := map[string]int{"Namespace": 1, "ServiceAccount": 1, "PodTemplate": 1, "ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1, "Role": 1, "ClusterRole": 1}
+	want := map[string]int{"Namespace": 1, "ResourceQuota": 1, "ServiceAccount": 1, "PodTemplate": 1, "ValidatingAdmissionPolicy": 2, "ValidatingAdmissionPolicyBinding": 2, "Role": 1, "ClusterRole": 2}
 	if !maps.Equal(of, want) {
 		t.Errorf("the objects are %v", of)
 	}

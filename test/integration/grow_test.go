@@ -85,6 +85,10 @@ func (w *world) mayGrow() string {
 	}, metav1.CreateOptions{})
 	w.must(err)
 	_, err = suite.Client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: growNamespace + "-volumes"},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	_, err = suite.Client.RbacV1().RoleBindings(w.name+"-a").Create(w.ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: growNamespace},
 	}, metav1.CreateOptions{})
 	w.must(err)
@@ -93,8 +97,8 @@ func (w *world) mayGrow() string {
 	return kubeconfig
 }
 
-// TestGrowOnTheNode: the command works with the rights of its roles alone, and always deletes
-// its pod; the test plays the node.
+// TestGrowOnTheNode: the command works with the rights of its roles alone, and deletes its
+// pod; the test plays the node.
 func TestGrowOnTheNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "grow", cindersim.Options{})

@@ -36,11 +36,11 @@ func NewCommand() *cobra.Command {
 kubelet does not. A pod must use the claim.
 
 The command needs the component node-grow (Helm: nodeGrow.enabled) and the rights of its
-ClusterRole and Role. It starts a privileged pod on the node, which makes the node see
+roles. It starts a privileged pod on the node, which makes the node see
 the new size on every path, proves that the device is the volume, and grows ext4, ext3 or
 xfs with the node's own programs. Then the command confirms the size on the claim, and
-waits until the claim shows it. It always deletes the pod. If it is interrupted, run it
-again.
+waits until the claim shows it. It deletes the pod; one that stays because the
+connection broke ends by itself after 15 minutes. If it is interrupted, run it again.
 
 Exit codes: 0 the claim has the size; 1 refused, or failed; 2 wrong usage, or no
 connection to the cluster.`,

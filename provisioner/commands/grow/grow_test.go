@@ -153,7 +153,7 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		change func(*cluster)
 		want   string
 	}{
-		"no claim":              {func(c *cluster) { c.claim.Name = "other" }, `"data" not found`},
+		"no claim":              {func(c *cluster) { c.claim.Name = "other" }, "there is no such claim; give its namespace with -n"},
 		"not bound":             {func(c *cluster) { c.claim.Status.Phase = corev1.ClaimPending }, "it is Pending, so it has no volume; see kubectl cinder why data -n team-a"},
 		"raw block":             {func(c *cluster) { c.claim.Spec.VolumeMode = &block }, "rescan its disks on the node, and let its program read the size again"},
 		"no volume":             {func(c *cluster) { c.pv.Name = "other" }, `"pvc-u1" not found`},
@@ -341,7 +341,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 					return true, nil, apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("no"))
 				})
 			})
-			if err == nil || !strings.Contains(err.Error(), "; bind the Role and the ClusterRole of the component node-grow to this account") {
+			if err == nil || !strings.Contains(err.Error(), "; bind the Role and the ClusterRoles of the component node-grow to this account") {
 				t.Errorf("%s: got %v", right, err)
 			}
 		})

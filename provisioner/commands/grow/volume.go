@@ -34,7 +34,7 @@ var errNoCluster = errors.New("no connection to the cluster")
 // withRights adds to an error about missing rights how to get them.
 func withRights(err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w; bind the Role and the ClusterRole of the component node-grow to this account", err)
+		return fmt.Errorf("%w; bind the Role and the ClusterRoles of the component node-grow to this account", err)
 	}
 	return err
 }
@@ -46,6 +46,8 @@ func (g *grower) read(ctx context.Context, namespace, name string) (*volume, err
 	switch {
 	case errors.As(err, new(*url.Error)):
 		return nil, fmt.Errorf("%w: %w", errNoCluster, err)
+	case apierrors.IsNotFound(err):
+		return nil, errors.New("there is no such claim; give its namespace with -n")
 	case err != nil:
 		return nil, withRights(err)
 	case claim.Status.Phase != corev1.ClaimBound:
