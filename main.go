@@ -234,10 +234,10 @@ func nodeGrowCommand(log io.Writer) *cobra.Command {
 on this machine, as kubectl cinder grow asks for: in a privileged container in the node's
 network namespace, with the node's root directory at --host-root.
 
-It takes the device that the node's mount table shows for --pod, and refuses it unless
-each of its paths is one of --disk. It makes the node see the new size of all paths and of the multipath
-map, and grows ext4, ext3 or xfs with the node's programs. It never formats, and may be
-repeated. It prints the result as JSON.
+It takes the device that the node's mount table shows for --pod, and refuses it unless each
+of its paths is one of --disk. It makes the node see the new size of all paths and of the
+multipath map, and grows ext4, ext3 or xfs with the node's programs. It never formats, and
+may be repeated. It prints the result as JSON.
 
 Exit codes: 0 the filesystem has the size of its device; 1 refused, or failed; 2 wrong
 usage.`,

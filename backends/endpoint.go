@@ -32,15 +32,11 @@ type endpoint struct {
 	answerLost func()
 }
 
-// volumeRequests make, mark and delete a volume; cinder.Client describes these and all that
-// the owners declare.
+// volumeRequests are the requests that every owner needs; cinder.Client describes these
+// and all that the owners declare.
 type volumeRequests interface {
-	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
-	FailureReason(ctx context.Context, id string) string
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
-	DeleteVolume(ctx context.Context, id string) error
-	ForceDeleteVolume(ctx context.Context, id string) error
 	Workflow(ctx context.Context) (cinder.Workflow, error)
 	Now() time.Time
 }

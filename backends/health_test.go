@@ -330,7 +330,7 @@ func TestReasonOfAFailedVolumeTellsNothing(t *testing.T) {
 		defer w.end()
 		memory.fault = func(string, string) mishap { return refused }
 		ask := func() {
-			ask(t.Context(), w.current().session, func(ctx context.Context, client volumeRequests) { client.FailureReason(ctx, "volume-1") })
+			ask(t.Context(), w.current().session, func(ctx context.Context, client makingRequests) { client.FailureReason(ctx, "volume-1") })
 		}
 		for range 5 {
 			fail(t, w, 1)

@@ -249,6 +249,12 @@ func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 // maker creates and connects a claim's volume.
 type maker struct{ finder }
 
+type makingRequests interface {
+	volumeRequests
+	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
+	FailureReason(ctx context.Context, id string) string
+}
+
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 	v, err := e.look(ctx, spec.Stamp, spec.Connector, spec.Permit)
 	if err != nil {
@@ -337,7 +343,7 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 	// Recorded before the request is sent: a panic between effect and answer must not
 	// make the volume unknown.
 	e.known.Doubt(uid)
-	err = change(ctx, e.session, nil, func(ctx context.Context, client volumeRequests) error {
+	err = change(ctx, e.session, nil, func(ctx context.Context, client makingRequests) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
 			return cinder.WithoutEffect(err)
@@ -453,7 +459,7 @@ func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.
 // creates a new one.
 func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 	reason := ""
-	ask(ctx, e.session, func(ctx context.Context, client volumeRequests) { reason = client.FailureReason(ctx, v.ID) })
+	ask(ctx, e.session, func(ctx context.Context, client makingRequests) { reason = client.FailureReason(ctx, v.ID) })
 	reason = cmp.Or(reason, "Cinder gives no reason; see the logs of cinder-scheduler and cinder-volume")
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {
 		return fmt.Errorf("volume %s went to %s (%s) and cannot be removed: %w", v.ID, v.Status, reason, err)

@@ -134,6 +134,11 @@ type remover struct {
 	snapshots *snapshots
 }
 
+type removalRequests interface {
+	DeleteVolume(ctx context.Context, id string) error
+	ForceDeleteVolume(ctx context.Context, id string) error
+}
+
 func (e remover) removeAndForget(ctx context.Context, target Target) error {
 	err := e.remove(ctx, target)
 	if err == nil {
@@ -291,7 +296,7 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 		v.Status, v.Attachments = cinder.StatusAvailable, nil
 		return v, nil
 	case steps.Delete:
-		err := change(ctx, e.session, permitted, func(ctx context.Context, client volumeRequests) error { return client.DeleteVolume(ctx, v.ID) })
+		err := change(ctx, e.session, permitted, func(ctx context.Context, client removalRequests) error { return client.DeleteVolume(ctx, v.ID) })
 		if cinder.IsKind(err, cinder.KindConflict) {
 			again, lookErr := e.owned(ctx, target)
 			if lookErr != nil || again.Status != v.Status {
@@ -372,7 +377,7 @@ func (e remover) awaitGone(ctx context.Context, id string, now bool) error {
 // forceDelete deletes a volume in any state. It is the only way out of error_deleting,
 // and works only for administrators and noauth.
 func (e remover) forceDelete(ctx context.Context, permitted permission, v cinder.Volume) error {
-	err := change(ctx, e.session, permitted, func(ctx context.Context, client volumeRequests) error { return client.ForceDeleteVolume(ctx, v.ID) })
+	err := change(ctx, e.session, permitted, func(ctx context.Context, client removalRequests) error { return client.ForceDeleteVolume(ctx, v.ID) })
 	if cinder.IsKind(err, cinder.KindForbidden) {
 		return e.failure(cinder.KindForbidden, "volume %s is in error_deleting; an OpenStack administrator must repair it and run: cinder force-delete %s", v.ID, v.ID)
 	}

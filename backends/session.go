@@ -27,8 +27,10 @@ type Cinder interface {
 // The program's client makes all requests that owners declare.
 var (
 	_ volumeRequests     = loggedIn{}
+	_ makingRequests     = loggedIn{}
 	_ connectionRequests = loggedIn{}
 	_ attachmentRequests = loggedIn{}
+	_ removalRequests    = loggedIn{}
 	_ nodeRequests       = loggedIn{}
 	_ changeRequests     = loggedIn{}
 	_ snapshotRequests   = loggedIn{}

@@ -39,7 +39,7 @@ tenants:
 		{"fast", "", false, true}, {"fast", "a", false, true}, {"fast", "b", false, false}, {"ceph", "", false, false}, {"fast", "", true, false},
 	} {
 		warnings := strings.Join(p.ClassWarnings(StorageClass{Name: c.class, Expandable: !c.fixed}, c.tenant), "\n")
-		if strings.Contains(warnings, "someone must grow the filesystem on the node") != c.want {
+		if strings.Contains(warnings, "run kubectl cinder grow") != c.want {
 			t.Errorf("%+v: %q", c, warnings)
 		}
 	}

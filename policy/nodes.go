@@ -126,7 +126,7 @@ func (p *Policy) ClassWarnings(class StorageClass, tenant string) []string {
 	var warnings []string
 	if class.Expandable && p.mayBeNative(class.Name, tenant) {
 		warnings = append(warnings, fmt.Sprintf(
-			"StorageClass %s has allowVolumeExpansion: true, but the kubelet does not grow the filesystems of iSCSI and Fibre Channel volumes: after each expansion, someone must grow the filesystem on the node and annotate the claim (docs/how-to/grow-volumes.md); raw block volumes need only a rescan", class.Name))
+			"StorageClass %s has allowVolumeExpansion: true, but the kubelet does not grow the filesystems of iSCSI and Fibre Channel volumes: after each expansion, run kubectl cinder grow, or grow the filesystem on the node and annotate the claim (docs/how-to/grow-volumes.md); raw block volumes need only a rescan", class.Name))
 	}
 	if !class.WaitsForPod {
 		return warnings

@@ -19,8 +19,8 @@ import (
 )
 
 // MaxMicroversion returns the newest minor version of v3 that the endpoint offers, 0 if it
-// lists none; it asks once per client. Calls that need no microversion send none, so that old clouds and
-// proxies without version discovery work.
+// lists none; it asks once per client. Calls that need no microversion send none, so that
+// old clouds and proxies without version discovery work.
 //
 // Concurrent callers share one request, and each stops waiting when its own context ends.
 // A failure is remembered briefly, so that they do not repeat it one after another.

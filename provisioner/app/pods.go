@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -64,7 +65,7 @@ func podsOf(all []corev1.Pod, own string) []statusreport.Pod {
 	}
 	var found []statusreport.Pod
 	for _, pod := range all {
-		if pod.Labels[labelOfInstallation] != installation || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.Labels[labelOfInstallation] != installation || objects.IsFinished(&pod) {
 			continue
 		}
 		one := statusreport.Pod{Name: pod.Name, Node: pod.Spec.NodeName, Ending: pod.DeletionTimestamp != nil, Created: inSeconds(pod.CreationTimestamp.Time)}

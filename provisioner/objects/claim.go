@@ -94,12 +94,14 @@ func IsBlock(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock
 }
 
+// IsFinished reports whether a pod's containers have ended for good.
+func IsFinished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // Uses reports whether a pod uses a claim, or will once it has a node.
 func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return false
-	}
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+	return !IsFinished(pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim.Name ||
 			v.Ephemeral != nil && pod.Name+"-"+v.Name == claim.Name && metav1.IsControlledBy(claim, pod)
 	})

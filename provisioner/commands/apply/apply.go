@@ -165,7 +165,7 @@ func (i *Installation) Replicas(ctx context.Context) ([]policycli.Replica, error
 // replica asks the replica in a pod; it returns nil if the pod has ended, is about to, or
 // runs another provisioner.
 func (i *Installation) replica(ctx context.Context, pod *corev1.Pod) *policycli.Replica {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if pod.DeletionTimestamp != nil || objects.IsFinished(pod) {
 		return nil
 	}
 	r := &policycli.Replica{Pod: pod.Name}

@@ -111,7 +111,7 @@ func (g *grower) start(ctx context.Context, v *volume) (*corev1.Pod, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case !hasEnded(other):
+	case !objects.IsFinished(other):
 		return nil, fmt.Errorf("pod %s/%s of another call has been working on it since %s; wait for it, or delete the pod", g.namespace, pod.Name, other.CreationTimestamp.UTC().Format(time.RFC3339))
 	}
 	// A call that was killed has left it.
@@ -119,10 +119,6 @@ func (g *grower) start(ctx context.Context, v *volume) (*corev1.Pod, error) {
 		return nil, err
 	}
 	return g.client.CoreV1().Pods(g.namespace).Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
-}
-
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // ended waits for the end of a pod, and says what it waits for.
@@ -135,7 +131,7 @@ func (g *grower) ended(ctx context.Context, of *corev1.Pod) (*corev1.Pod, error)
 			return nil, err
 		case err == nil && pod.UID != of.UID:
 			return nil, fmt.Errorf("pod %s/%s was deleted, and replaced by another", g.namespace, of.Name)
-		case err == nil && hasEnded(pod):
+		case err == nil && objects.IsFinished(pod):
 			return pod, nil
 		case err == nil && len(pod.Status.ContainerStatuses) == 1:
 			if waits := pod.Status.ContainerStatuses[0].State.Waiting; waits != nil && waits.Reason != told {

@@ -20,7 +20,7 @@ func (q *inquiry) explainPod(ctx context.Context) error {
 	q.Phase = string(pod.Status.Phase)
 	claims := claimsOf(pod)
 	switch {
-	case isFinished(pod):
+	case objects.IsFinished(pod):
 		q.because("it has ended, so it uses no volume")
 	case pod.DeletionTimestamp != nil:
 		q.explainDeletionOf(pod)
@@ -102,7 +102,7 @@ func (q *inquiry) explainAttachmentFor(ctx context.Context, pod *corev1.Pod, cla
 			q.note("the volume of claim %s %s: kubectl cinder why volumeattachment/%s", claim, state.text, of.Name)
 		}
 	}
-	if !here && !isFinished(pod) && pod.DeletionTimestamp == nil {
+	if !here && !objects.IsFinished(pod) && pod.DeletionTimestamp == nil {
 		q.because("the volume of claim %s is not attached to node %s: kube-controller-manager has not asked for it yet, or waits until another node has let go", claim, pod.Spec.NodeName)
 	}
 }
@@ -128,8 +128,4 @@ func claimsOf(pod *corev1.Pod) (claims []claimOfPod) {
 		}
 	}
 	return claims
-}
-
-func isFinished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

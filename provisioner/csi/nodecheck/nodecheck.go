@@ -72,7 +72,7 @@ type Options struct {
 // AddFlags binds the options to flags, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostRoot, "host-root", "/", "where the node's root `directory` is mounted")
-	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons")
+	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons, searched before the usual ones")
 	flags.StringVar(&o.Mode, "mode", native, "`mode` of the volumes: native or csi")
 	flags.StringSliceVar(&o.Protocols, "protocol", nil, "`protocol` to check: "+strings.Join(protocols(), ", ")+"; may be repeated; default is what the node is set up for")
 	flags.StringSliceVar(&o.Portals, "portal", nil, "`host:port` that must answer; may be repeated")

@@ -39,7 +39,7 @@ type Options struct {
 // AddFlags binds the options to flags, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.HostRoot, "host-root", "/", "where the node's root `directory` is mounted")
-	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons")
+	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons, searched before the usual ones")
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root `directory` of the kubelet on the node")
 	flags.StringVar(&o.ResultFile, "result-file", "", "`file` that gets the result, too")
 	flags.StringVar(&o.PersistentVolume, wire.FlagPersistentVolume, "", "`name` of the PersistentVolume (required)")

@@ -68,7 +68,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/standalone-cinder", "`directory` on the node for the state files of staged volumes")
 	flags.StringVar(&o.NodeName, "node-name", "", "`name` of the Node object; default is $NODE_NAME")
 	flags.StringVar(&o.Listen, "listen", "", "`address` of /metrics and /healthz, such as 127.0.0.1:9809; empty serves neither")
-	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons")
+	flags.StringVar(&o.ToolDirectories, "tool-directories", "", "further `directories` of programs on the node, separated by colons, searched before the usual ones")
 	flags.DurationVar(&o.Replacement, "iscsi-replacement-timeout", 0, "how long an iSCSI session may be lost before its commands fail; default is replacement_timeout of the node's iscsid.conf")
 	flags.StringVar(&o.MakeExt4, "mkfs-ext4-options", "", "further `options` of mkfs.ext4, separated by blanks, such as -O and the features that the oldest node can mount")
 	flags.StringVar(&o.MakeXFS, "mkfs-xfs-options", "", "further `options` of mkfs.xfs, separated by blanks, such as -i nrext64=0")
