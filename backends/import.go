@@ -314,7 +314,7 @@ func (e importer) cancel(ctx context.Context, target Target) error {
 	case steps.Release:
 		return e.release(ctx, nil, v, target)
 	case steps.DetachAll:
-		if v.Status != cinder.StatusInUse {
+		if len(v.Attachments) == 0 { // none is complete
 			return e.detachAll(ctx, nil, v, target)
 		}
 	}
@@ -347,22 +347,21 @@ func (e importer) importForNodes(ctx context.Context, v cinder.Volume, spec Impo
 // freeOfNodes returns an error if a volume that is, or is meant, for the CSI driver is not
 // available: its attachment belongs to one node, and Cinder may not show which.
 func (e importer) freeOfNodes(v cinder.Volume) error {
-	records := stamps.NodeRecordsOf(v)
+	var nodes []string
+	for _, record := range stamps.NodeRecordsOf(v) {
+		nodes = append(nodes, record.Node)
+	}
 	switch {
-	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v) && len(records) > 0:
-		var nodes []string
-		for _, record := range records {
-			nodes = append(nodes, record.Node)
-		}
-		return e.failure(KindInUse, "volume %s (mode csi) is %s and recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
-	case v.Status != cinder.StatusAvailable && stamps.IsCSI(v):
-		return e.failure(KindInUse, "volume %s (mode csi) is %s, so a node may have it; detach it there first", v.ID, v.Status)
-	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0:
+	case v.Status == cinder.StatusAvailable && len(v.Attachments) == 0:
+		return nil
+	case v.Status == cinder.StatusAvailable || !stamps.IsCSI(v):
 		// Only a connection shows which nodes use a native volume, and a reserved volume
 		// does not show for whom.
 		return e.failure(cinder.KindConflict, "volume %s is %s and has %d attachments, but only an available volume without any can be imported in mode csi; detach it first, or import it in mode native", v.ID, v.Status, len(v.Attachments))
+	case len(nodes) == 0:
+		return e.failure(KindInUse, "volume %s (mode csi) is %s, so a node may have it; detach it there first", v.ID, v.Status)
 	}
-	return nil
+	return e.failure(KindInUse, "volume %s (mode csi) is %s and recorded as attached to node %s; detach it there first", v.ID, v.Status, strings.Join(slices.Sorted(slices.Values(nodes)), ", "))
 }
 
 // unattached returns an error if Cinder lists an attachment of a volume. The volume's own
@@ -391,7 +390,7 @@ func (spec Import) describeForNodes(v cinder.Volume, metadata map[string]string)
 	// No attachment is left, so the records of nodes are from interrupted calls, or came
 	// with a backup.
 	for key, value := range v.Metadata {
-		if value != "" && (strings.HasPrefix(key, stamps.NodeRecordPrefix) || strings.HasPrefix(key, stamps.EarlierNodeRecordPrefix)) {
+		if value != "" && strings.HasPrefix(key, stamps.NodeRecordPrefix) {
 			metadata[key] = ""
 		}
 	}

@@ -47,11 +47,11 @@ func TestInventoryIsListedOnce(t *testing.T) {
 	}
 	group.Wait()
 	equal(t, memory.count("volume.list"), 3) // pages of one listing
-	all, err := i.All(t.Context())
+	all, err := i.All(t.Context(), time.Time{})
 	equal(t, authtest.ErrorText(err), "")
 	equal(t, ids(all), []string{"volume-1", "volume-2"})
 	i.Forget("volume-1")
-	all, _ = i.All(t.Context())
+	all, _ = i.All(t.Context(), time.Time{})
 	equal(t, ids(all), []string{"volume-2"})
 	equal(t, memory.count("volume.list"), 3)
 }
@@ -162,7 +162,7 @@ func TestInventoryIsCutOffWithItsLastCaller(t *testing.T) {
 		left := make(chan error, 2)
 		for _, ctx := range []context.Context{first, second} {
 			go func() {
-				_, err := i.All(ctx)
+				_, err := i.All(ctx, time.Time{})
 				left <- err
 			}()
 		}
@@ -175,7 +175,7 @@ func TestInventoryIsCutOffWithItsLastCaller(t *testing.T) {
 		<-left
 		<-cutOff
 		endless = false
-		if _, err := i.All(t.Context()); err != nil {
+		if _, err := i.All(t.Context(), time.Time{}); err != nil {
 			t.Errorf("the next caller got %v", err)
 		}
 	})

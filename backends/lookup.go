@@ -37,14 +37,14 @@ func (l *Lifecycle) Find(ctx context.Context, id string) (v cinder.Volume, found
 // Volumes lists the cluster's volumes as of this term's last complete listing. It makes
 // requests only the first time.
 func (l *Lifecycle) Volumes(ctx context.Context) ([]cinder.Volume, error) {
-	return l.current().inventory.All(ctx)
+	return l.current().inventory.All(ctx, time.Time{})
 }
 
 // Relist lists the cluster's volumes again. It records duplicates of volumes of claims in
 // flight; they are removed when those claims are completed.
 func (l *Lifecycle) Relist(ctx context.Context) ([]cinder.Volume, error) {
 	e := l.current()
-	all, err := e.inventory.AllAfter(ctx, time.Now())
+	all, err := e.inventory.All(ctx, time.Now())
 	if err == nil {
 		e.observe(all)
 	}
@@ -108,7 +108,7 @@ func (e *endpoint) absent(ctx context.Context, target Target) error {
 	case target.Place.IsKnown():
 		return e.elsewhere("volume %s was recorded at %s, but the backend points to %s, where it does not exist", target.VolumeID, target.Place, present)
 	case !e.shown.Load():
-		if _, err := e.inventory.All(ctx); err != nil {
+		if _, err := e.inventory.All(ctx, time.Time{}); err != nil {
 			return err
 		}
 	}

@@ -3,10 +3,7 @@ package backends
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"sync"
 	"time"
 
@@ -42,8 +39,8 @@ type PoolOptions struct {
 type Pool struct {
 	options PoolOptions
 	logins  singleflight.Group
-	// seal makes the result of CheckCredentials useless for guessing passwords.
-	seal []byte
+	// salt makes a version useless for guessing passwords.
+	salt string
 
 	mu      sync.Mutex
 	clients *lru.Cache[key, *pooled]
@@ -73,7 +70,7 @@ func NewPool(options PoolOptions) *Pool {
 	options.CredentialsAge = cmp.Or(options.CredentialsAge, time.Second)
 	return &Pool{
 		options: options,
-		seal:    []byte(rand.Text()),
+		salt:    rand.Text(),
 		// An evicted client is never closed, since a caller may be using it. Its idle
 		// connections time out.
 		clients:  newCache[key, *pooled](options.Size),
@@ -107,20 +104,12 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 		return nil, err
 	}
 	found := reading.Credentials
-	found.Version = fingerprint.Of(at.config, found.Version)
-	if client, ok := p.lookup(at, found.Version); ok {
-		return client, nil
-	}
+	found.Version = fingerprint.Of(p.salt, at.config, found.Version)
 	// The login outlives the caller that happened to come first, since others wait for it
 	// too. Every caller stops waiting when its own context ends.
 	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
-		// A caller that looked before the previous login ended finds its result
-		// here.
-		p.mu.Lock()
-		entry, ok := p.clients.Peek(at)
-		p.mu.Unlock()
-		if ok && entry.version == found.Version {
-			return entry.client, nil
+		if client, ok := p.lookup(at, found.Version); ok {
+			return client, nil
 		}
 		client, err := cinder.Login(context.WithoutCancel(ctx), found, cinder.Options{
 			Backend:        config.Name,
@@ -203,7 +192,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	if reading == nil {
 		return "", err
 	}
-	version = fingerprint.Of(at.config, reading.Credentials.Version)
+	version = fingerprint.Of(p.salt, at.config, reading.Credentials.Version)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Peek does not affect the order of eviction: this is not a use of the
@@ -214,9 +203,7 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 			entry.read = time.Now()
 		}
 	}
-	mac := hmac.New(sha256.New, p.seal)
-	mac.Write([]byte(version))
-	return hex.EncodeToString(mac.Sum(nil)[:12]), err
+	return version, err
 }
 
 func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {

@@ -442,21 +442,13 @@ func onlyRecorded(v cinder.Volume, records stamps.NodeRecords) bool {
 	return !slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return !records.Name(a.ID) })
 }
 
-// writeRecord writes a node's record and clears an earlier release's.
 func (e nodes) writeRecord(ctx context.Context, permitted permission, v cinder.Volume, key string, record stamps.NodeRecord) error {
-	metadata := stamps.ClearedNodeRecords(v, key)
-	metadata[stamps.NodeRecordPrefix+key] = record.String()
-	return e.updateMetadata(ctx, permitted, v.ID, metadata)
+	return e.updateMetadata(ctx, permitted, v.ID, map[string]string{stamps.NodeRecordPrefix + key: record.String()})
 }
 
 // clearRecord clears a node's record. It deletes the key; otherwise a volume would
 // accumulate one for each node that ever had it.
 func (e nodes) clearRecord(ctx context.Context, permitted permission, v cinder.Volume, key string) error {
-	if cleared := stamps.ClearedNodeRecords(v, key); len(cleared) > 0 {
-		if err := e.updateMetadata(ctx, permitted, v.ID, cleared); err != nil {
-			return err
-		}
-	}
 	if _, exists := v.Metadata[stamps.NodeRecordPrefix+key]; !exists {
 		return nil
 	}

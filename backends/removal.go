@@ -267,15 +267,7 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // step only when it is complete, the next state is assumed; if that is wrong, Cinder
 // rejects the next step and the volume is read again.
 func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v cinder.Volume, target Target) (cinder.Volume, error) {
-	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
-	if next == steps.Delete && len(v.Attachments) > 0 {
-		// It failed while in use, and Cinder does not delete attached volumes.
-		next = steps.Disconnect
-		if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
-			next = steps.DetachAll
-		}
-	}
-	switch next {
+	switch next := steps.StepToDelete(v, stamps.WorkflowOf(v)); next {
 	case steps.AwaitCreated:
 		after, gone, err := e.watcher.Await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
@@ -283,13 +275,9 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 		}
 		return after, e.removable(after, target)
 	case steps.Disconnect, steps.Release, steps.DetachAll:
-		end := e.disconnect
-		switch next {
-		case steps.Release:
-			end = e.release
-		case steps.DetachAll:
-			end = e.detachAll
-		}
+		end := map[steps.Step]func(context.Context, permission, cinder.Volume, Target) error{
+			steps.Disconnect: e.disconnect, steps.Release: e.release, steps.DetachAll: e.detachAll,
+		}[next]
 		if err := end(ctx, permitted, v, target); err != nil {
 			return v, err
 		}

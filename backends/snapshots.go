@@ -324,12 +324,12 @@ func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) 
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l Snapshots) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshots.taken.inventory.All(ctx)
+	return l.current().snapshots.taken.inventory.All(ctx, time.Time{})
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
 func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshots.taken.inventory.AllAfter(ctx, time.Now())
+	return l.current().snapshots.taken.inventory.All(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot by its ID, regardless of owner.

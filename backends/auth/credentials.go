@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -217,21 +216,11 @@ func SplitNoauth(endpoint string) (base, project string, err error) {
 	if err != nil || !IsWebAddress(endpoint) {
 		return "", "", fmt.Errorf("noauth endpoint %q is not an http or https address", WithoutUser(endpoint))
 	}
-	u.RawQuery, u.Fragment = "", ""
-	parts := strings.FieldsFunc(u.Path, func(r rune) bool { return r == '/' })
-	version := slices.IndexFunc(parts, func(part string) bool { return part == "v1" || part == "v2" || part == "v3" })
-	switch {
-	case version < 0:
-		parts = append(parts, "v3")
-	case version == len(parts)-2:
-		project = parts[version+1]
-		parts = parts[:version+1]
-		parts[version] = "v3"
-	case version == len(parts)-1:
-		parts[version] = "v3"
-	default:
+	before, _, after := SplitVersion(u)
+	if len(after) > 1 {
 		return "", "", fmt.Errorf("noauth endpoint %s has extra text after the version and project; give Cinder's address such as http://cinder:8776/v3", WithoutUser(endpoint))
 	}
-	u.Path = "/" + strings.Join(parts, "/") + "/"
-	return u.String(), project, nil
+	u.RawQuery, u.Fragment = "", ""
+	u.Path = "/" + strings.Join(append(before, "v3"), "/") + "/"
+	return u.String(), strings.Join(after, ""), nil
 }

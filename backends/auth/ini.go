@@ -57,17 +57,14 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 			return nil, fmt.Errorf("%d: not of the form key=value", number+1)
 		}
 		begin := number
-		value, end := iniValue(strings.TrimSpace(raw))
-		for end == iniContinues && number+1 < len(lines) {
+		value, err := iniValue(strings.TrimSpace(raw))
+		for err == errContinues && number+1 < len(lines) {
 			number++
 			raw = strings.TrimSuffix(strings.TrimRight(raw, "\r"), "\\") + lines[number]
-			value, end = iniValue(strings.TrimSpace(raw))
+			value, err = iniValue(strings.TrimSpace(raw))
 		}
-		switch end {
-		case iniContinues, iniQuoted:
-			return nil, fmt.Errorf("%d: the value's quotes are not closed", begin+1)
-		case iniBackslash:
-			return nil, fmt.Errorf("%d: the value ends with a backslash, so other programs join the next line to it; put it in quotes, and write the backslash twice", begin+1)
+		if err != nil {
+			return nil, fmt.Errorf("%d: %w", begin+1, err)
 		}
 		file[section][key] = value
 	}
@@ -77,18 +74,18 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 // iniFlags are the keys that may have no value.
 var iniFlags = []string{"tls-insecure", "use-clouds"}
 
-// iniEnd is how the text of a value ends.
-type iniEnd int
-
-const (
-	iniComplete  iniEnd = iota
-	iniQuoted           // within quotes
-	iniContinues        // within quotes, with a backslash: the next line belongs to it
-	iniBackslash        // ends with a backslash
+var (
+	errOpen      = errors.New("the value's quotes are not closed")
+	errContinues = errors.New(errOpen.Error()) // with a backslash at the end: the next line belongs to it
+	errBackslash = errors.New("the value ends with a backslash, so other programs join the next line to it; put it in quotes, and write the backslash twice")
 )
 
+// iniEscapes are the characters that may follow a backslash; letters do so only within
+// quotes. Any other pair is literal text: Windows domains contain backslashes.
+var iniEscapes = map[byte]byte{'"': '"', '\\': '\\', 'n': '\n', 't': '\t'}
+
 // iniValue removes quotes, escapes and a trailing comment from a value.
-func iniValue(raw string) (value string, end iniEnd) {
+func iniValue(raw string) (value string, err error) {
 	var b strings.Builder
 	quoted := false
 	kept := 0 // length without trailing blanks
@@ -101,18 +98,18 @@ func iniValue(raw string) (value string, end iniEnd) {
 			continue
 		case c == '\\' && i+1 == len(raw):
 			if quoted {
-				return "", iniContinues
+				return "", errContinues
 			}
-			return "", iniBackslash
+			return "", errBackslash
 		case c == '\\':
-			if escaped, known := iniEscape(raw[i+1], quoted); known {
+			if escaped, known := iniEscapes[raw[i+1]]; known && (quoted || escaped == raw[i+1]) {
 				i++
 				b.WriteByte(escaped)
 				kept = b.Len()
 				continue
 			}
 		case (c == '#' || c == ';') && !quoted && (i == 0 || raw[i-1] == ' ' || raw[i-1] == '\t'):
-			return b.String()[:kept], iniComplete
+			return b.String()[:kept], nil
 		}
 		b.WriteByte(c)
 		if quoted || c != ' ' && c != '\t' {
@@ -120,21 +117,7 @@ func iniValue(raw string) (value string, end iniEnd) {
 		}
 	}
 	if quoted {
-		return "", iniQuoted
+		return "", errOpen
 	}
-	return b.String()[:kept], iniComplete
-}
-
-// iniEscape returns the character that a backslash and c stand for. Any other pair is
-// literal text: Windows domains contain backslashes.
-func iniEscape(c byte, quoted bool) (escaped byte, known bool) {
-	switch {
-	case c == '"' || c == '\\':
-		return c, true
-	case quoted && c == 'n':
-		return '\n', true
-	case quoted && c == 't':
-		return '\t', true
-	}
-	return 0, false
+	return b.String()[:kept], nil
 }

@@ -207,18 +207,26 @@ func WithProject(address, project string) string {
 	return address
 }
 
+// SplitVersion divides an address's path at the version of Cinder's API. A project may
+// come after it. Without a version, everything comes before.
+func SplitVersion(address *url.URL) (before []string, version string, after []string) {
+	parts := strings.FieldsFunc(address.Path, func(r rune) bool { return r == '/' })
+	for i, part := range parts {
+		if part == "v1" || part == "v2" || part == "v3" {
+			return parts[:i], part, parts[i+1:]
+		}
+	}
+	return parts, "", nil
+}
+
 // APIVersion returns the version of Cinder's API in an address, or "".
 func APIVersion(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return ""
 	}
-	for part := range strings.SplitSeq(u.Path, "/") {
-		if part == "v1" || part == "v2" || part == "v3" {
-			return part
-		}
-	}
-	return ""
+	_, version, _ := SplitVersion(u)
+	return version
 }
 
 // WithoutUser removes user and password from an address before it is shown. In a

@@ -76,9 +76,8 @@ type Condition struct {
 type Breaker struct {
 	options Options
 
-	mu sync.Mutex
-	// failures counts failures in a row while the breaker is closed.
-	failures int
+	mu        sync.Mutex
+	condition Condition
 	// rejected is the error of every request while the breaker is open; nil while
 	// it is closed.
 	rejected *cinder.Error
@@ -87,11 +86,6 @@ type Breaker struct {
 	// only in the period and epoch in which its request left.
 	period *period
 	epoch  int
-	// opened and closed are when the breaker last opened and closed.
-	opened, closed time.Time
-	// lastFailure is the text of the last failed call or probe, and failed is its time.
-	lastFailure string
-	failed      time.Time
 	// coolDown is the pause before the next probe.
 	coolDown time.Duration
 	// running is true while the goroutine exists.
@@ -131,7 +125,7 @@ func New(options Options) *Breaker {
 	if options.Changed == nil {
 		options.Changed = func(error) {}
 	}
-	b := &Breaker{options: options, coolDown: minCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
+	b := &Breaker{options: options, condition: Condition{Answers: true}, coolDown: minCoolDown, period: newPeriod(), wake: make(chan struct{}, 1)}
 	b.options.Metrics.Health(b.options.Backend, true)
 	// A replica that does not lead does not know the backend's health.
 	context.AfterFunc(b.options.Term, func() {
@@ -186,10 +180,10 @@ func (a *Attempt) End(ctx context.Context, err error) {
 	}
 	switch found {
 	case backendAnswers:
-		b.failures = 0
+		b.condition.FailuresInARow = 0
 	case backendFails:
 		b.noteFailure(err)
-		if b.failures++; b.failures >= b.options.FailuresToOpen {
+		if b.condition.FailuresInARow++; b.condition.FailuresInARow >= b.options.FailuresToOpen {
 			b.open(err)
 		}
 	}
@@ -202,12 +196,13 @@ func (b *Breaker) open(err error) {
 		return
 	}
 	now := time.Now()
-	if now.Sub(b.closed) >= steadyAfter {
+	if now.Sub(b.condition.Since) >= steadyAfter {
 		b.coolDown = minCoolDown
 	} else {
 		b.coolDown = min(2*b.coolDown, maxCoolDown)
 	}
-	b.rejected, b.failures, b.opened = b.rejection(err), 0, now
+	b.rejected = b.rejection(err)
+	b.condition.Answers, b.condition.FailuresInARow, b.condition.Since = false, 0, now
 	b.period.end(b.rejected)
 	// A wake-up from before this outage does not concern it.
 	select {
@@ -225,18 +220,19 @@ func (b *Breaker) open(err error) {
 
 // close closes the breaker. The caller must hold b.mu.
 func (b *Breaker) close() {
-	now := time.Now()
-	b.rejected, b.failures, b.closed = nil, 0, now
+	down := b.condition.Since
+	b.rejected = nil
+	b.condition.Answers, b.condition.FailuresInARow, b.condition.Since = true, 0, time.Now()
 	b.period = newPeriod()
 	b.options.Metrics.Health(b.options.Backend, true)
-	b.news = append(b.news, healthChange{after: now.Sub(b.opened)})
+	b.news = append(b.news, healthChange{after: b.condition.Since.Sub(down)})
 }
 
 // Moved switches to another endpoint: results from the old one no longer count.
 func (b *Breaker) Moved(epoch int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.epoch, b.failures = epoch, 0
+	b.epoch, b.condition.FailuresInARow = epoch, 0
 }
 
 // Health returns the error with which requests are rejected, or nil while the
@@ -254,11 +250,7 @@ func (b *Breaker) Health() error {
 func (b *Breaker) Condition() Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := Condition{Answers: b.rejected == nil, Since: b.closed, FailuresInARow: b.failures, LastFailure: b.lastFailure, LastFailureAt: b.failed}
-	if !c.Answers {
-		c.Since = b.opened
-	}
-	return c
+	return b.condition
 }
 
 // rejection returns the error of rejected requests. It omits the last failure's request
@@ -276,7 +268,9 @@ func summaryOf(err error) string {
 }
 
 // noteFailure records the last failure. The caller must hold b.mu.
-func (b *Breaker) noteFailure(err error) { b.lastFailure, b.failed = summaryOf(err), time.Now() }
+func (b *Breaker) noteFailure(err error) {
+	b.condition.LastFailure, b.condition.LastFailureAt = summaryOf(err), time.Now()
+}
 
 // run announces changes and probes, until the breaker is closed or the term
 // ends. One goroutine does both, so that the news stays in order.

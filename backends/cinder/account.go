@@ -3,8 +3,9 @@ package cinder
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
 )
 
 // Delays before rejected credentials are tried again. Keystone can lock an account after
@@ -23,20 +24,15 @@ const (
 // first rejection blocks only logins with that project; a second one, with another
 // project, blocks all.
 type Account struct {
-	mu sync.Mutex
-	// running is the login under way; nil if there is none.
-	running *login
+	// turn guards everything below; its holder may send a login.
+	turn *keyedmutex.Mutex
 	// projects holds the projects whose last login was rejected.
 	projects map[string]*refusal
 	// all applies to logins with any project since the last accepted one.
 	all refusal
-}
-
-// login is a login under way.
-type login struct {
-	// over is closed at its end, after err is set.
-	over chan struct{}
-	err  error
+	// silence is set if the last login got no answer, and ended when it ended.
+	silence error
+	ended   time.Time
 }
 
 // refusal records why, and until when, logins are not sent.
@@ -56,76 +52,51 @@ func (r *refusal) applies() bool { return r != nil && r.rejected != nil && time.
 
 // NewAccount returns an account whose credentials have not been tried.
 func NewAccount() *Account {
-	return &Account{projects: map[string]*refusal{}}
+	return &Account{turn: keyedmutex.New(), projects: map[string]*refusal{}}
 }
 
 // login calls do, which sends a login with a project, and counts it. While Keystone's
 // last rejection is recent, it returns that instead. If another login ends without an
 // answer meanwhile, this one fails with it.
 func (a *Account) login(ctx context.Context, options Options, project string, do func(ctx context.Context) error) error {
-	for {
-		mine, theirs, err := a.begin(options.Backend, project)
-		switch {
-		case err != nil:
-			return err
-		case mine != nil:
-			// A login does not wait for a turn: logins of other backends wait for it.
-			err := do(withExchange(ctx, func(e *exchange) { e.login = true }))
-			options.Metrics.login(options.Backend, err)
-			return a.end(mine, project, translate(options.Backend, OperationLogin, err))
-		}
-		select {
-		case <-theirs.over:
-			if IsKind(theirs.err, KindUnavailable) {
-				return altered(theirs.err, func(e *Error) { e.Backend = options.Backend })
-			}
-		case <-ctx.Done():
-			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return NotSent(options.Backend, OperationLogin, ctx.Err())
-			}
-			return &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindUnavailable,
-				Message: "Keystone has not answered an earlier login with the same credentials"}
-		}
-	}
-}
-
-// begin returns the login that the caller may send, the one to wait for, or the reason
-// why none is sent.
-func (a *Account) begin(backend, project string) (mine, theirs *login, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if one := a.projects[project]; one.applies() {
-		return nil, nil, one.again(backend)
-	}
-	if len(a.projects) > 1 && a.all.applies() {
-		return nil, nil, a.all.again(backend)
-	}
-	if a.running != nil {
-		return nil, a.running, nil
-	}
-	a.running = &login{over: make(chan struct{})}
-	return a.running, nil, nil
-}
-
-// end records the result of a login.
-func (a *Account) end(mine *login, project string, err error) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var failed *Error
+	asked := time.Now()
+	release, err := a.turn.Acquire(ctx, "")
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Error{Backend: options.Backend, Operation: OperationLogin, Kind: KindUnavailable,
+			Message: "Keystone has not answered an earlier login with the same credentials"}
+	case err != nil:
+		return NotSent(options.Backend, OperationLogin, err)
+	}
+	defer release()
+	one := a.projects[project]
+	switch {
+	case one.applies():
+		return one.again(options.Backend)
+	case len(a.projects) > 1 && a.all.applies():
+		return a.all.again(options.Backend)
+	case a.silence != nil && asked.Before(a.ended):
+		return altered(a.silence, func(e *Error) { e.Backend = options.Backend })
+	}
+	// A login does not wait for a turn at the backend: logins of other backends wait for it.
+	err = do(withExchange(ctx, func(e *exchange) { e.login = true }))
+	options.Metrics.login(options.Backend, err)
+	err = translate(options.Backend, OperationLogin, err)
+	a.silence, a.ended = nil, time.Now()
+	switch rejected, _ := errors.AsType[*Error](err); {
 	case err == nil:
 		delete(a.projects, project)
 		a.all = refusal{}
-	case errors.As(err, &failed) && failed.Kind == KindUnauthorized:
-		if a.projects[project] == nil {
-			a.projects[project] = &refusal{}
+	case rejected.Kind == KindUnavailable:
+		a.silence = err
+	case rejected.Kind == KindUnauthorized:
+		if one == nil {
+			one = &refusal{}
+			a.projects[project] = one
 		}
-		a.projects[project].extend(failed)
-		a.all.extend(failed)
+		one.extend(rejected)
+		a.all.extend(rejected)
 	}
-	mine.err = err
-	close(mine.over)
-	a.running = nil
 	return err
 }
 

@@ -139,16 +139,8 @@ func (l listing[T]) pass(ctx context.Context, first string, seen map[string]bool
 func (l listing[T]) half(address string) string {
 	_, query, _ := strings.Cut(address, "?")
 	values, err := url.ParseQuery(query)
-	if err != nil {
-		return ""
-	}
-	limit := defaultPageSize
-	if text := values.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil {
-			return ""
-		}
-	}
-	if limit < 2 {
+	limit, limitErr := strconv.Atoi(cmp.Or(values.Get("limit"), strconv.Itoa(defaultPageSize)))
+	if err != nil || limitErr != nil || limit < 2 {
 		return ""
 	}
 	values.Set("limit", strconv.Itoa(limit/2))

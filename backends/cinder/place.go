@@ -34,17 +34,11 @@ func NewPlace(endpoint, project string) Place {
 	if own != "" {
 		host = strings.TrimSuffix(host, own)
 	}
-	path := ""
-	for part := range strings.SplitSeq(u.Path, "/") {
-		if part == "" {
-			continue
-		}
-		path += "/" + part
-		if part == "v1" || part == "v2" || part == "v3" {
-			break
-		}
+	place.Endpoint = scheme + "://" + host
+	before, version, _ := auth.SplitVersion(u)
+	if path := strings.TrimSuffix(strings.Join(append(before, version), "/"), "/"); path != "" {
+		place.Endpoint += "/" + path
 	}
-	place.Endpoint = scheme + "://" + host + path
 	return place
 }
 

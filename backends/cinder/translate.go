@@ -66,11 +66,9 @@ func (e *Error) fromFailure(err error) *Error {
 	e.EffectUnknown = !waited && dial == nil && !resolving && !refused
 	switch {
 	case errors.Is(err, context.Canceled):
-		e.Cause = context.Canceled
-		e.Message = "the request was canceled"
+		e.Cause, e.Message = context.Canceled, "the request was canceled"
 	case waited && errors.Is(err, context.DeadlineExceeded):
-		e.Cause = context.DeadlineExceeded
-		e.Message = "timed out waiting for a free request slot"
+		e.Cause, e.Message = context.DeadlineExceeded, "timed out waiting for a free request slot"
 	case waited:
 		e.Message = "the request was not sent: " + unsent.Error()
 	case resolving:
@@ -78,11 +76,9 @@ func (e *Error) fromFailure(err error) *Error {
 	case dial != nil:
 		e.Message = fmt.Sprintf("no connection to %s: %s", dialTarget(err, dial), rootCause(dial.Err))
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		e.Cause = context.DeadlineExceeded
-		e.Message = "no answer in time"
+		e.Cause, e.Message = context.DeadlineExceeded, "no answer in time"
 	case refused:
-		e.Kind = KindConfig
-		e.Message = "the server's certificate is not trusted: " + sentence(untrusted.Err.Error())
+		e.Kind, e.Message = KindConfig, "the server's certificate is not trusted: " + sentence(untrusted.Err.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = "the connection ended before the answer was complete"
 	case errors.As(err, &request):
@@ -92,15 +88,12 @@ func (e *Error) fromFailure(err error) *Error {
 	case errors.As(err, &network):
 		e.Message = "connection failed: " + rootCause(network.Err)
 	case errors.As(err, &tooLarge):
-		e.Kind = KindInternal
-		e.Message = fmt.Sprintf("the answer is larger than %d KiB", tooLarge.Limit>>10)
+		e.Kind, e.Message = KindInternal, fmt.Sprintf("the answer is larger than %d KiB", tooLarge.Limit>>10)
 	case isDecoding(err):
-		e.Kind = KindInternal
-		e.Message = notDescribed
+		e.Kind, e.Message = KindInternal, notDescribed
 	default:
 		// An unknown error's text may contain anything; its type is safe to show.
-		e.Kind = KindInternal
-		e.Message = fmt.Sprintf("the exchange failed unexpectedly (%T)", err)
+		e.Kind, e.Message = KindInternal, fmt.Sprintf("the exchange failed unexpectedly (%T)", err)
 	}
 	return e
 }
@@ -129,63 +122,55 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	e.Status = answer.Actual
 	e.RequestID = requestID(answer.ResponseHeader)
 	e.RetryAfter = retryAfter(answer.ResponseHeader)
-	if strings.HasPrefix(e.Operation, "auth.") {
-		return e.fromLogin(answer)
-	}
 	fault := readFault(answer.Body)
+	isLogin := strings.HasPrefix(e.Operation, "auth.")
+	service, tokenCheck, intermediary := "Cinder", isTokenCheck(answer.ResponseHeader, fault), isIntermediary(answer.ResponseHeader, answer.Body)
+	if isLogin {
+		service, tokenCheck = "Keystone", false
+	}
 	e.Message = fault.message
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
-		e.Kind = KindConfig
-		e.Message = emptyAnswer
-	case status < 300:
-		e.Kind = KindInternal
-		e.Message = fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
-	case status < 400:
+		e.Kind, e.Message = KindConfig, emptyAnswer
+	case status >= 300 && status < 400:
 		e.redirected(answer.ResponseHeader)
+	case status == http.StatusUnauthorized && intermediary && !tokenCheck, status == http.StatusProxyAuthRequired:
+		e.Kind, e.Message = KindConfig, fmt.Sprintf(demandsLogin, service)
+	case status == http.StatusForbidden && intermediary && (isLogin || fault.message == ""):
+		e.Kind, e.Message = KindForbidden, fmt.Sprintf(forbidsIt, service)
+	case isLogin:
+		return e.fromLogin(status, fault)
+	case status < 300:
+		e.Kind, e.Message = KindInternal, fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
 	case status == http.StatusBadRequest && isStateConflict(e.Message):
 		e.Kind = KindConflict
 	case status == http.StatusBadRequest:
 		e.Kind = KindInvalid
-	case status == http.StatusUnauthorized && isTokenCheck(answer.ResponseHeader, fault):
-		e.Kind = KindUnauthorized
-		e.Message = tokenRefused
-	case status == http.StatusUnauthorized && isIntermediary(answer.ResponseHeader, answer.Body), status == http.StatusProxyAuthRequired:
-		e.Kind = KindConfig
-		e.Message = fmt.Sprintf(demandsLogin, "Cinder")
+	case status == http.StatusUnauthorized && tokenCheck:
+		e.Kind, e.Message = KindUnauthorized, tokenRefused
 	case status == http.StatusUnauthorized:
-		e.Kind = KindUnauthorized
-		e.Message = cmp.Or(e.Message, "the credentials were rejected")
-	case status == http.StatusForbidden && fault.message == "" && isIntermediary(answer.ResponseHeader, answer.Body):
-		e.Kind = KindForbidden
-		e.Message = fmt.Sprintf(forbidsIt, "Cinder")
+		e.Kind, e.Message = KindUnauthorized, cmp.Or(e.Message, "the credentials were rejected")
 	case status == http.StatusForbidden:
-		e.Kind = KindForbidden
-		e.Message = cmp.Or(e.Message, "the account may not do this")
+		e.Kind, e.Message = KindForbidden, cmp.Or(e.Message, "the account may not do this")
 	case status == http.StatusNotFound && fault.name == "itemNotFound":
-		e.Kind = KindNotFound
-		e.Message = cmp.Or(e.Message, "not found")
+		e.Kind, e.Message = KindNotFound, cmp.Or(e.Message, "not found")
 	case status == http.StatusNotFound:
 		// A proxy without a backend answers this too, as does a Cinder that does not know
 		// the address: neither proves that a volume is gone.
-		e.Kind = KindConfig
-		e.Message = unprovenAbsence
+		e.Kind, e.Message = KindConfig, unprovenAbsence
 	case status == http.StatusConflict:
 		e.Kind = KindConflict
 	case status == http.StatusRequestTimeout:
 		e.Kind = KindUnavailable
 		e.EffectUnknown = true
 	case status == http.StatusRequestEntityTooLarge && e.RetryAfter > 0, status == http.StatusTooManyRequests:
-		e.Kind = KindRateLimited
-		e.Message = cmp.Or(e.Message, "Cinder asks for fewer requests")
+		e.Kind, e.Message = KindRateLimited, cmp.Or(e.Message, "Cinder asks for fewer requests")
 	case status == http.StatusRequestEntityTooLarge && fault.name != "overLimit":
 		// A proxy answers this to a body that is too long for it, as does Cinder
 		// (max_request_body_size, oslo.middleware, 112 KiB by default).
-		e.Kind = KindInvalid
-		e.Message = requestTooLarge
+		e.Kind, e.Message = KindInvalid, requestTooLarge
 	case status == http.StatusRequestEntityTooLarge:
-		e.Kind = KindOverQuota
-		e.Message = cinderQuota
+		e.Kind, e.Message = KindOverQuota, cinderQuota
 		if neverFits(fault.message) {
 			e.Message = "the request is larger than Cinder's quota for the OpenStack project or its largest volume, so it can never fit"
 		}
@@ -200,7 +185,7 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	default:
 		e.Kind = KindInternal
 	}
-	if !rejects(answer.Actual, fault) {
+	if !isLogin && !rejects(answer.Actual, fault) {
 		e.EffectUnknown = true
 	}
 	e.Message = cmp.Or(e.Message, "Cinder answered "+statusText(answer.Actual))
@@ -229,46 +214,27 @@ const unprovenAbsence = "the endpoint answers 404 without Cinder's itemNotFound:
 
 // fromLogin describes a rejected login without Keystone's message, which is never shown:
 // the request it refers to contains the password.
-func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
-	switch status := answer.Actual; {
-	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
-		e.Kind = KindConfig
-		e.Message = emptyAnswer
-	case status >= 300 && status < 400:
-		e.redirected(answer.ResponseHeader)
+func (e *Error) fromLogin(status int, fault fault) *Error {
+	switch {
 	case status == http.StatusBadRequest:
-		e.Kind = KindConfig
-		e.Message = "Keystone rejected the login request as malformed; check the user, the project and their domains"
-	case status == http.StatusUnauthorized && isIntermediary(answer.ResponseHeader, answer.Body), status == http.StatusProxyAuthRequired:
-		e.Kind = KindConfig
-		e.Message = fmt.Sprintf(demandsLogin, "Keystone")
-	case status == http.StatusForbidden && isIntermediary(answer.ResponseHeader, answer.Body):
-		e.Kind = KindForbidden
-		e.Message = fmt.Sprintf(forbidsIt, "Keystone")
+		e.Kind, e.Message = KindConfig, "Keystone rejected the login request as malformed; check the user, the project and their domains"
 	case status == http.StatusUnauthorized:
-		e.Kind = KindUnauthorized
-		e.Message = "the credentials were rejected"
+		e.Kind, e.Message = KindUnauthorized, "the credentials were rejected"
 		if e.Operation == OperationLogin {
 			e.Message += "; check user, password, project and domains"
 		}
 	case status == http.StatusForbidden:
-		e.Kind = KindForbidden
-		e.Message = "the account is not allowed to log in this way"
-	case status == http.StatusNotFound && strings.HasPrefix(readFault(answer.Body).message, "Could not find Application Credential:"):
-		e.Kind = KindUnauthorized
-		e.Message = "Keystone has no such application credential: it was deleted, or its ID or name is wrong"
+		e.Kind, e.Message = KindForbidden, "the account is not allowed to log in this way"
+	case status == http.StatusNotFound && strings.HasPrefix(fault.message, "Could not find Application Credential:"):
+		e.Kind, e.Message = KindUnauthorized, "Keystone has no such application credential: it was deleted, or its ID or name is wrong"
 	case status == http.StatusNotFound:
-		e.Kind = KindConfig
-		e.Message = "nothing was found at the address; check auth_url or the noauth endpoint"
+		e.Kind, e.Message = KindConfig, "nothing was found at the address; check auth_url or the noauth endpoint"
 	case status == http.StatusTooManyRequests:
-		e.Kind = KindRateLimited
-		e.Message = "too many logins"
+		e.Kind, e.Message = KindRateLimited, "too many logins"
 	case status >= 500, status == http.StatusRequestTimeout:
-		e.Kind = KindUnavailable
-		e.Message = "the answer is " + statusText(status)
+		e.Kind, e.Message = KindUnavailable, "the answer is " + statusText(status)
 	default:
-		e.Kind = KindConfig
-		e.Message = fmt.Sprintf("the answer is %s, which is not an answer to a login; check auth_url or the noauth endpoint", statusText(status))
+		e.Kind, e.Message = KindConfig, fmt.Sprintf("the answer is %s, which is not an answer to a login; check auth_url or the noauth endpoint", statusText(status))
 	}
 	return e
 }
@@ -276,8 +242,7 @@ func (e *Error) fromLogin(answer gophercloud.ErrUnexpectedResponseCode) *Error {
 // redirected describes a redirect. It is not followed, since the token would be
 // sent along.
 func (e *Error) redirected(header http.Header) {
-	e.Kind = KindConfig
-	e.Message = "the endpoint redirects requests"
+	e.Kind, e.Message = KindConfig, "the endpoint redirects requests"
 	if target, err := url.Parse(header.Get("Location")); err == nil && target.Host != "" {
 		e.Message += fmt.Sprintf(" (to %s://%s)", sentence(target.Scheme), sentence(target.Host))
 	}

@@ -8,47 +8,36 @@ import (
 
 // Mutex is a mutex per key. Unused keys cost nothing.
 type Mutex struct {
-	mu    sync.Mutex
-	locks map[string]*keyLock
-}
-
-type keyLock struct {
-	token chan struct{} // contains one token while the lock is free
-	users int
+	mu sync.Mutex
+	// held has a channel for each key in use, which is closed when it is free.
+	held map[string]chan struct{}
 }
 
 // New returns a Mutex whose keys are all free.
-func New() *Mutex {
-	return &Mutex{locks: map[string]*keyLock{}}
-}
+func New() *Mutex { return &Mutex{held: map[string]chan struct{}{}} }
 
 // Acquire takes the key's lock, or returns the context's error.
 func (m *Mutex) Acquire(ctx context.Context, key string) (release func(), err error) {
-	m.mu.Lock()
-	lock := m.locks[key]
-	if lock == nil {
-		lock = &keyLock{token: make(chan struct{}, 1)}
-		lock.token <- struct{}{}
-		m.locks[key] = lock
-	}
-	lock.users++
-	m.mu.Unlock()
-	select {
-	case <-lock.token:
-		return func() {
-			lock.token <- struct{}{}
-			m.leave(key, lock)
-		}, nil
-	case <-ctx.Done():
-		m.leave(key, lock)
-		return nil, ctx.Err()
+	for {
+		m.mu.Lock()
+		free, held := m.held[key]
+		if !held {
+			m.held[key] = make(chan struct{})
+			m.mu.Unlock()
+			return func() { m.release(key) }, nil
+		}
+		m.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
-func (m *Mutex) leave(key string, lock *keyLock) {
+func (m *Mutex) release(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if lock.users--; lock.users == 0 {
-		delete(m.locks, key)
-	}
+	close(m.held[key])
+	delete(m.held, key)
 }

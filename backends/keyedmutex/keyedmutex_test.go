@@ -29,8 +29,8 @@ func TestLocksExcludeByKey(t *testing.T) {
 	if !slices.Equal(counts, []int{100, 100, 100}) {
 		t.Errorf("counts %v, want 100 each", counts)
 	}
-	if len(locks.locks) > 0 {
-		t.Errorf("%d keys are still in use", len(locks.locks))
+	if len(locks.held) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.held))
 	}
 }
 
@@ -56,7 +56,7 @@ func TestWaiterForALockMayLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
-	if len(locks.locks) > 0 {
-		t.Errorf("%d keys are still in use", len(locks.locks))
+	if len(locks.held) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.held))
 	}
 }

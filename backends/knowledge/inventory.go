@@ -65,15 +65,9 @@ func (i *Inventory[T]) Find(ctx context.Context, uid string, owns func(T) bool, 
 	return slices.DeleteFunc(i.Listed(uid), func(entry T) bool { return !owns(entry) }), nil
 }
 
-// All returns every entry of the cluster in the last complete listing, and lists first if
-// there was none.
-func (i *Inventory[T]) All(ctx context.Context) ([]T, error) {
-	return i.AllAfter(ctx, time.Time{})
-}
-
-// AllAfter returns every entry of the cluster in a listing that began after
-// the given time.
-func (i *Inventory[T]) AllAfter(ctx context.Context, after time.Time) ([]T, error) {
+// All returns every entry of the cluster in a complete listing that began after the given
+// time; any listing will do if that is zero.
+func (i *Inventory[T]) All(ctx context.Context, after time.Time) ([]T, error) {
 	if err := i.load(ctx, after); err != nil {
 		return nil, err
 	}

@@ -42,13 +42,13 @@ func TestListingDoesNotBringBackWhatIsGone(t *testing.T) {
 		Share: func(id name, _ map[string]string) name { return id },
 	})
 	later = func() { inventory.Forget("gone") }
-	all, err := inventory.All(t.Context())
+	all, err := inventory.All(t.Context(), time.Time{})
 	if err != nil || len(all) != 1 || all[0] != "kept" || len(inventory.Listed("uid-of-gone")) > 0 || len(inventory.Listed("uid-of-kept")) != 1 {
 		t.Errorf("the listing has %q (%v)", all, err)
 	}
 	// The next one shows it again: the answer that it is gone was wrong.
 	later = func() {}
-	if all, err = inventory.AllAfter(t.Context(), time.Now()); err != nil || len(all) != 2 {
+	if all, err = inventory.All(t.Context(), time.Now()); err != nil || len(all) != 2 {
 		t.Errorf("the listing has %q (%v)", all, err)
 	}
 }
@@ -76,7 +76,7 @@ func TestListingAgainTakesNoMemoryForWhatIsTheSame(t *testing.T) {
 	})
 	list := func(want string) map[string]*entry {
 		t.Helper()
-		all, err := inventory.AllAfter(t.Context(), time.Now())
+		all, err := inventory.All(t.Context(), time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestEntryThatChangesHandsDuringAListing(t *testing.T) {
 		Owner: func(e owned) string { return e.owner },
 		Share: func(e owned, _ map[string]string) owned { return e },
 	})
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []owned{{"1", "after"}, {"2", "before"}}) {
+	if all, err := inventory.All(t.Context(), time.Time{}); err != nil || !slices.Equal(all, []owned{{"1", "after"}, {"2", "before"}}) {
 		t.Errorf("the listing has %v (%v)", all, err)
 	}
 	inventory.Forget("1")
@@ -151,7 +151,7 @@ func TestListingThatWasCutOffShowsNothing(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
 		defer close(ended)
-		if all, err := inventory.All(ctx); err == nil {
+		if all, err := inventory.All(ctx, time.Time{}); err == nil {
 			t.Errorf("the listing has %q although nobody waited for its end", all)
 		}
 	}()
@@ -161,12 +161,12 @@ func TestListingThatWasCutOffShowsNothing(t *testing.T) {
 	<-ended
 	inventory.Forget("1")
 	shown = []name{"2", "3"}
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []name{"2", "3"}) {
+	if all, err := inventory.All(t.Context(), time.Time{}); err != nil || !slices.Equal(all, []name{"2", "3"}) {
 		t.Errorf("the listing has %q (%v)", all, err)
 	}
 	close(resumed)
 	<-cutOff.done
-	if all, err := inventory.All(t.Context()); err != nil || !slices.Equal(all, []name{"2", "3"}) {
+	if all, err := inventory.All(t.Context(), time.Time{}); err != nil || !slices.Equal(all, []name{"2", "3"}) {
 		t.Errorf("after the end of one that was cut off, the listing has %q (%v)", all, err)
 	}
 }

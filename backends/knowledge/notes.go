@@ -129,9 +129,6 @@ func (n *Notes) NoteRivals(page []cinder.Volume, owner func(cinder.Volume) (uid 
 	defer n.mu.Unlock()
 	for _, v := range page {
 		uid := owner(v)
-		if uid == "" {
-			continue
-		}
 		id, known := n.volumes[uid]
 		if !known || id == v.ID {
 			continue

@@ -42,8 +42,6 @@ const (
 	// neither a slash nor a dot: Cinder cannot find a key with a slash in a URL, so such
 	// a key can never be deleted, and Cinder may take the text after a dot for a format.
 	NodeRecordPrefix = "standalone-cinder-node-"
-	// EarlierNodeRecordPrefix is that of earlier releases, which emptied cleared records.
-	EarlierNodeRecordPrefix = Prefix + "node."
 	// KeyFilesystemUUIDs is the first of the keys under which a volume of mode csi
 	// records the UUIDs that its filesystem may have; see FilesystemUUIDsOf.
 	KeyFilesystemUUIDs = Prefix + "filesystem-uuids"
@@ -115,9 +113,7 @@ func shareMetadata(metadata map[string]string, name string, texts map[string]str
 	smaller := make(map[string]string, len(metadata))
 	for key, value := range metadata {
 		switch {
-		case strings.HasPrefix(key, EarlierNodeRecordPrefix) && value == "":
-			continue // there may be one for each node that ever had the volume
-		case strings.HasPrefix(key, NodeRecordPrefix), strings.HasPrefix(key, EarlierNodeRecordPrefix):
+		case strings.HasPrefix(key, NodeRecordPrefix):
 		case slices.Contains(keysOfOne, key):
 			if at := strings.Index(name, value); at >= 0 {
 				value = name[at : at+len(value)]

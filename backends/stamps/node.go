@@ -43,30 +43,17 @@ func (r NodeRecords) Name(attachmentID string) bool {
 	return false
 }
 
-// NodeRecordsOf returns a volume's records, except cleared ones. If a node has two, the
-// one under the key of earlier releases counts: such a release has led since the other
-// one was written.
+// NodeRecordsOf returns a volume's records, except cleared ones.
 func NodeRecordsOf(v cinder.Volume) NodeRecords {
 	records := NodeRecords{}
-	for _, prefix := range []string{NodeRecordPrefix, EarlierNodeRecordPrefix} {
-		for key, value := range v.Metadata {
-			if of, found := strings.CutPrefix(key, prefix); found && value != "" {
-				id, node, _ := strings.Cut(value, " ")
-				node, readOnly := strings.CutSuffix(node, forReading)
-				records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
-			}
+	for key, value := range v.Metadata {
+		if of, found := strings.CutPrefix(key, NodeRecordPrefix); found && value != "" {
+			id, node, _ := strings.Cut(value, " ")
+			node, readOnly := strings.CutSuffix(node, forReading)
+			records[of] = NodeRecord{AttachmentID: id, Node: cmp.Or(node, "with the key "+of), ReadOnly: readOnly}
 		}
 	}
 	return records
-}
-
-// ClearedNodeRecords returns metadata that clears a node's record of an earlier release,
-// which cannot be deleted; empty if the volume has none.
-func ClearedNodeRecords(v cinder.Volume, node string) map[string]string {
-	if v.Metadata[EarlierNodeRecordPrefix+node] == "" {
-		return map[string]string{}
-	}
-	return map[string]string{EarlierNodeRecordPrefix + node: ""}
 }
 
 // LongestHost is the length of the longest host name that Cinder stores.

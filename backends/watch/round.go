@@ -146,12 +146,7 @@ func unseen[T cinder.Object](of waits[T]) map[string]bool {
 // shown reports whether every wait has seen its volume in a listing; a wait that just
 // began may not have.
 func shown[T cinder.Object](waits []*wait[T]) bool {
-	for _, waiting := range waits {
-		if !waiting.shown {
-			return false
-		}
-	}
-	return len(waits) > 0
+	return len(waits) > 0 && !slices.ContainsFunc(waits, func(waiting *wait[T]) bool { return !waiting.shown })
 }
 
 // verify reads volumes that a listing did not show, by their IDs.

@@ -3,9 +3,9 @@
 package turns
 
 import (
-	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -76,10 +76,8 @@ type Queue struct {
 
 	mu   sync.Mutex
 	free int
-	// queues holds the tenants with waiting requests; round holds the same in order, the
-	// next one in front.
-	queues map[string]*turnQueue
-	round  *list.List // of *turnQueue
+	// round holds the tenants with waiting requests, the next one in front.
+	round []*turnQueue
 	// granted counts turns.
 	granted uint64
 	// timer is set while a request waits for a token although a slot is free.
@@ -88,20 +86,19 @@ type Queue struct {
 
 type turnQueue struct {
 	tenant  string
-	place   *list.Element // in the round
-	waiting *list.List    // of *turnWait, first come first served
+	waiting []*turnWait // first come first served
 }
 
 type turnWait struct {
-	queue *turnQueue
-	place *list.Element // in the queue; nil once granted
-	pace  *rate.Limiter // the tenant's; nil for none
-	ready chan struct{}
+	queue   *turnQueue
+	granted bool
+	pace    *rate.Limiter // the tenant's; nil for none
+	ready   chan struct{}
 }
 
 // NewQueue returns the queue of one backend.
 func NewQueue(limits Limits) *Queue {
-	q := &Queue{queues: map[string]*turnQueue{}, round: list.New()}
+	q := &Queue{}
 	q.SetLimits(limits)
 	return q
 }
@@ -132,7 +129,7 @@ func burst(perSecond float64) int { return max(1, int(perSecond)) }
 func (q *Queue) Progress() (waiting bool, mark string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.round.Len() > 0, strconv.FormatUint(q.granted, 10)
+	return len(q.round) > 0, strconv.FormatUint(q.granted, 10)
 }
 
 // InUse returns how many slots are in use.
@@ -160,7 +157,7 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 		return errNoPace
 	}
 	q.mu.Lock()
-	if q.round.Len() == 0 && q.free > 0 && untilToken(q.pace) == 0 && allows(caller.Pace) {
+	if len(q.round) == 0 && q.free > 0 && untilToken(q.pace) == 0 && allows(caller.Pace) {
 		q.take()
 		q.granted++
 		q.mu.Unlock()
@@ -187,7 +184,7 @@ func (q *Queue) acquire(caller Caller, p patience) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if waiting.place == nil {
+	if waiting.granted {
 		// The turn was granted at this very moment; pass it on to the next request.
 		q.passOn()
 		return err
@@ -234,7 +231,7 @@ func (q *Queue) serve() {
 		q.timer.Stop()
 		q.timer = nil
 	}
-	for q.free > 0 && q.round.Len() > 0 {
+	for q.free > 0 && len(q.round) > 0 {
 		if due := untilToken(q.pace); due > 0 {
 			q.serveAfter(due)
 			return
@@ -267,8 +264,8 @@ func (q *Queue) take() {
 // allows one, and uses its token; otherwise nil, and when to try again.
 func (q *Queue) next() (next *turnWait, due time.Duration) {
 	due = maxSleep
-	for place := q.round.Front(); place != nil; place = place.Next() {
-		first := place.Value.(*turnQueue).waiting.Front().Value.(*turnWait)
+	for _, queue := range q.round {
+		first := queue.waiting[0]
 		if allows(first.pace) {
 			return first, 0
 		}
@@ -279,21 +276,22 @@ func (q *Queue) next() (next *turnWait, due time.Duration) {
 
 // grant gives a turn to a request; its tenant goes to the end of the round.
 func (q *Queue) grant(next *turnWait) {
-	q.round.MoveToBack(next.queue.place)
+	at := slices.Index(q.round, next.queue)
+	q.round = append(slices.Delete(q.round, at, at+1), next.queue)
 	q.leave(next)
 	q.granted++
+	next.granted = true
 	close(next.ready)
 }
 
 func (q *Queue) enqueue(caller Caller) *turnWait {
-	queue := q.queues[caller.Tenant]
-	if queue == nil {
-		queue = &turnQueue{tenant: caller.Tenant, waiting: list.New()}
-		queue.place = q.round.PushBack(queue)
-		q.queues[caller.Tenant] = queue
+	at := slices.IndexFunc(q.round, func(queue *turnQueue) bool { return queue.tenant == caller.Tenant })
+	if at < 0 {
+		at = len(q.round)
+		q.round = append(q.round, &turnQueue{tenant: caller.Tenant})
 	}
-	waiting := &turnWait{queue: queue, pace: caller.Pace, ready: make(chan struct{})}
-	waiting.place = queue.waiting.PushBack(waiting)
+	waiting := &turnWait{queue: q.round[at], pace: caller.Pace, ready: make(chan struct{})}
+	q.round[at].waiting = append(q.round[at].waiting, waiting)
 	return waiting
 }
 
@@ -301,13 +299,13 @@ func (q *Queue) enqueue(caller Caller) *turnWait {
 // the round.
 func (q *Queue) leave(waiting *turnWait) {
 	queue := waiting.queue
-	queue.waiting.Remove(waiting.place)
-	waiting.place = nil
-	if queue.waiting.Len() == 0 {
-		q.round.Remove(queue.place)
-		delete(q.queues, queue.tenant)
+	at := slices.Index(queue.waiting, waiting)
+	queue.waiting = slices.Delete(queue.waiting, at, at+1)
+	if len(queue.waiting) == 0 {
+		at := slices.Index(q.round, queue)
+		q.round = slices.Delete(q.round, at, at+1)
 	}
-	if q.round.Len() == 0 && q.timer != nil {
+	if len(q.round) == 0 && q.timer != nil {
 		q.timer.Stop()
 		q.timer = nil
 	}

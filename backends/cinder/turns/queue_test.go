@@ -146,8 +146,8 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 					rt.Fatalf("%q waits while %d slots are free; timer %v", r.tenant, queue.free, queue.timer)
 				}
 			}
-			if len(waiting) == 0 && (queue.timer != nil || len(queue.queues) > 0 || queue.round.Len() > 0) {
-				rt.Fatalf("no request waits, but timer %v, queues %v", queue.timer, queue.queues)
+			if len(waiting) == 0 && (queue.timer != nil || len(queue.round) > 0) {
+				rt.Fatalf("no request waits, but timer %v, queues %v", queue.timer, queue.round)
 			}
 			for tenant, others := range since {
 				if unclear {
@@ -168,8 +168,8 @@ func turnsKeepTheirRules(rt *rapid.T, perSecond float64) {
 	end()
 	queue.mu.Lock()
 	defer queue.mu.Unlock()
-	if queue.free != slots || queue.timer != nil || len(queue.queues) > 0 {
-		rt.Fatalf("in the end %d of %d slots are free; timer %v, queues %v", queue.free, slots, queue.timer, queue.queues)
+	if queue.free != slots || queue.timer != nil || len(queue.round) > 0 {
+		rt.Fatalf("in the end %d of %d slots are free; timer %v, queues %v", queue.free, slots, queue.timer, queue.round)
 	}
 }
 
