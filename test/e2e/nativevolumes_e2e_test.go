@@ -24,6 +24,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
+// programImage is the program's image in a manifest.
+var programImage = regexp.MustCompile(`image: ghcr\.io/\S+`)
+
 func nativeNodesPolicy(env rig.Env) string {
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -92,10 +95,44 @@ multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/no
 			c.growsByCommand(ctx, t, "paths-writer", "paths")
 		})
 	})
+	t.Run("a Job checks the nodes", func(t *testing.T) { c.checksNodes(ctx, t) })
 	t.Run("a claim is deleted while its node flushes", func(t *testing.T) { c.deletesWhileFlushing(ctx, t) })
 	t.Run("a node loses its power", func(t *testing.T) { c.losesPower(ctx, t) })
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has a password", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// checksNodes has every node checked by the Job of the examples.
+func (c *kubeletCluster) checksNodes(ctx context.Context, t *testing.T) {
+	t.Helper()
+	example, err := os.ReadFile(deploy.Path("examples", "node-check.yaml"))
+	must(t, err)
+	numbers := regexp.MustCompile(`(completions|parallelism): 3`)
+	must(t, c.Apply(ctx, numbers.ReplaceAll(programImage.ReplaceAll(example, []byte("image: "+kubelet.ProgramImage)), []byte("$1: 2"))))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		job, err := c.Client.BatchV1().Jobs("kube-system").Get(ctx, "node-check", metav1.GetOptions{})
+		if err != nil || len(job.Status.Conditions) > 0 {
+			return "", err
+		}
+		return fmt.Sprintf("the Job goes on: %+v", job.Status), nil
+	}))
+	pods, err := c.Client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=node-check"})
+	must(t, err)
+	checked := map[string]bool{}
+	for _, pod := range pods.Items {
+		checked[pod.Spec.NodeName] = true
+		log, err := kubelet.ContainerLog(ctx, c.nodes[pod.Spec.NodeName].Machine, "kube-system", pod.Name)
+		must(t, err)
+		t.Logf("%s:\n%s", pod.Spec.NodeName, log)
+		for _, found := range []string{`ok +iscsi iscsiadm`, `ok +iscsi daemon iscsid`, `iscsi initiator name +` + c.nodes[pod.Spec.NodeName].initiator, `ok +other nodes`} {
+			if !regexp.MustCompile(found).MatchString(log) {
+				t.Errorf("the check of %s lacks %s", pod.Spec.NodeName, found)
+			}
+		}
+	}
+	if len(checked) != len(c.nodes) {
+		t.Errorf("the nodes %v were checked", checked)
+	}
 }
 
 // restores takes a snapshot as the guide says, while a pod writes, and has another pod on a
@@ -160,11 +197,10 @@ func (c *kubeletCluster) growsByCommand(ctx context.Context, t *testing.T, pod, 
 	t.Helper()
 	component, err := os.ReadFile(deploy.Path("components", "node-grow", "nodegrow.yaml"))
 	must(t, err)
-	image := regexp.MustCompile(`image: ghcr\.io/\S+`)
-	if len(image.FindAll(component, -1)) != 1 {
+	if len(programImage.FindAll(component, -1)) != 1 {
 		t.Fatal("the component has not one image")
 	}
-	must(t, c.Apply(ctx, image.ReplaceAll(component, []byte("image: "+kubelet.ProgramImage))))
+	must(t, c.Apply(ctx, programImage.ReplaceAll(component, []byte("image: "+kubelet.ProgramImage))))
 	c.patch(ctx, t, claim, `{"spec": {"resources": {"requests": {"storage": "2Gi"}}}}`)
 	c.becomes(ctx, t, claim, "1Gi", string(corev1.PersistentVolumeClaimFileSystemResizePending))
 	kubeconfig, err := c.Administrator(t.TempDir(), "", nil)
