@@ -30,6 +30,8 @@ const growNamespace = "standalone-cinder-grow"
 
 // growKubelet plays the kubelet for the pods of kubectl cinder grow.
 type growKubelet struct {
+	node string
+
 	mu sync.Mutex
 	// said is the termination message of the next pods; empty lets them wait.
 	said string
@@ -54,6 +56,7 @@ func (k *growKubelet) run(ctx context.Context) {
 		for i := range list.Items {
 			pod := &list.Items[i]
 			switch {
+			case pod.Spec.NodeName != k.node:
 			case pod.DeletionTimestamp != nil:
 				_ = pods.Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))
 			case k.said != "" && pod.Status.Phase == corev1.PodPending:
@@ -105,7 +108,7 @@ func TestGrowOnTheNode(t *testing.T) {
 	w.policy = strings.Replace(w.policy, "volumeSize: {max: 10Gi}", "volumeSize: {max: 20Gi}", 1)
 	w.start()
 	kubeconfig := w.mayGrow()
-	var node growKubelet
+	node := growKubelet{node: "grow-1"}
 	go node.run(w.ctx)
 
 	files, block := w.served("a", "files", "gold", "10Gi", nil), w.served("a", "block", "gold", "10Gi", asBlock)
@@ -130,7 +133,9 @@ func TestGrowOnTheNode(t *testing.T) {
 		left, err := suite.Client.CoreV1().Pods(growNamespace).List(w.ctx, metav1.ListOptions{})
 		w.must(err)
 		for _, pod := range left.Items {
-			t.Errorf("pod %s is left", pod.Name)
+			if pod.Spec.NodeName == node.node {
+				t.Errorf("pod %s is left", pod.Name)
+			}
 		}
 	}
 	grow := func(code int, texts ...string) {
@@ -143,7 +148,7 @@ func TestGrowOnTheNode(t *testing.T) {
 	grow(1, "claim grow-a/files: it already has the 10Gi of its volume")
 	w.ask(files, "20Gi")
 	w.becomes(files, pending20)
-	grow(1, "no pod on a node uses it, and only a mounted filesystem can grow; start a pod that uses it")
+	grow(1, "no pod on a node uses it, so its filesystem is not mounted; start a pod that uses it")
 	app, err := suite.Client.CoreV1().Pods(files.Namespace).Create(w.ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "app"},
 		Spec: corev1.PodSpec{
@@ -200,7 +205,7 @@ func TestGrowOnTheNode(t *testing.T) {
 		}
 		return "", err
 	}))
-	grow(0, "pod standalone-cinder-grow/"+name+" grows it on node grow-1", "grew the ext4 filesystem on dm-3 (sdb, sdc) of node grow-1 to 20Gi", "claim grow-a/files has 20Gi")
+	grow(0, "pod standalone-cinder-grow/"+name+" works on node grow-1", "grew the ext4 filesystem on dm-3 (sdb, sdc) of node grow-1 to 20Gi", "claim grow-a/files has 20Gi")
 	w.becomes(files, "cinder 20, pv 20Gi, claim 20Gi")
 	grow(1, "it already has the 20Gi of its volume")
 	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, files.Spec.VolumeName, metav1.GetOptions{})
@@ -220,6 +225,58 @@ func TestGrowOnTheNode(t *testing.T) {
 
 	w.attackGrowth(kubeconfig, pod)
 	w.attackClaim(kubeconfig, block)
+}
+
+// TestNativeClaimIsClonedIntoModeCSI: the command reads the UUID while a pod uses the claim,
+// and clones it once no pod does; the test plays the node.
+func TestNativeClaimIsClonedIntoModeCSI(t *testing.T) {
+	t.Parallel()
+	w := csiWorld(t, "tocsi")
+	w.policy = w.change(`["tocsi-mistaken"]`, `["tocsi-mistaken", "tocsi-native"]`)
+	w.must(suite.CreateClass(w.ctx, "tocsi-native", w.provisioner, nil))
+	w.start()
+	w.must(suite.ApplyFile(w.ctx, filepath.Join("deploy", "components", "node-grow", "nodegrow.yaml")))
+	node := growKubelet{node: "tocsi-1"}
+	go node.run(w.ctx)
+	const uuid = "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11"
+	node.answer(`{"device": "sdb", "paths": ["sdb"], "filesystem": "ext4", "uuid": "` + uuid + `", "bytes": 1073741824}`)
+	claim := w.served("b", "data", "native", "1Gi", nil)
+	app, err := suite.Client.CoreV1().Pods(claim.Namespace).Create(w.ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"},
+		Spec: corev1.PodSpec{
+			NodeName:   node.node,
+			Containers: []corev1.Container{{Name: "app", Image: "none"}},
+			Volumes:    []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}}},
+		},
+	}, metav1.CreateOptions{})
+	w.must(err)
+
+	command := func() *exec.Cmd {
+		c := exec.CommandContext(w.ctx, suite.Program, "to-csi", claim.Name, "-n", claim.Namespace, "--storage-class", "tocsi-driver", "--kubeconfig", suite.ControlPlane().KubeconfigPath())
+		c.Args[0] = "kubectl-cinder"
+		return c
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		// The API server must first know the PodTemplate as a parameter of the policy.
+		c, output := command(), &strings.Builder{}
+		c.Args = append(c.Args, "--timeout=10s")
+		c.Stdout, c.Stderr = output, output
+		if err := c.Run(); err == nil || !strings.Contains(output.String(), "waiting: pod app uses it; stop the workload") {
+			return output.String(), nil
+		}
+		return "", nil
+	}))
+	w.must(suite.Client.CoreV1().Pods(claim.Namespace).Delete(w.ctx, app.Name, *metav1.NewDeleteOptions(0)))
+	for range 2 {
+		output, err := command().CombinedOutput()
+		if err != nil || !strings.Contains(string(output), "claim tocsi-b/data-csi has the content, in mode csi") || strings.Contains(string(output), "works on node") {
+			t.Errorf("%v\n%s", err, output)
+		}
+	}
+	pv, volume := w.madeFor("data-csi")
+	if uuids := pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"]; uuids != uuid || volume.SourceID != w.volumeOf(claim).ID {
+		t.Errorf("the copy of volume %q may have the filesystems %q", volume.SourceID, uuids)
+	}
 }
 
 // attackClaim tries to write something else than the confirmation on a claim.

@@ -17,7 +17,7 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/apply"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/grow"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/native"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/status"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -42,7 +42,7 @@ func Commands(protocols mappers.Protocols) []*cobra.Command {
 func NewPlugin(protocols mappers.Protocols, build wiring.Build) *cobra.Command {
 	root := status.NewPlugin()
 	root.AddCommand(Commands(protocols)...)
-	root.AddCommand(grow.NewCommand(), NewVersionCommand(build))
+	root.AddCommand(append(native.NewCommands(), NewVersionCommand(build))...)
 	nameInExamples(root, root.Annotations[cobra.CommandDisplayNameAnnotation])
 	return root
 }

@@ -145,7 +145,14 @@ func (g *grower) grow(ctx context.Context) (wire.Grown, error) {
 	if err == nil {
 		err = g.host.Grow(ctx, device, mount.At, mount.Type)
 	}
-	return wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, Bytes: size}, err
+	if err != nil {
+		return wire.Grown{}, err
+	}
+	content, err := g.host.Look(ctx, device)
+	if err == nil {
+		err = g.still(mount)
+	}
+	return wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, UUID: content.UUID, Bytes: size}, err
 }
 
 // still returns an error if the kubelet has undone a mount, for example while the new size

@@ -38,7 +38,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{node: csinode.New(), volume: &csinode.Volume{Bytes: gibibyte, Filesystem: host.Ext4, FilesystemBytes: gibibyte}}
+	w := &world{node: csinode.New(), volume: &csinode.Volume{Bytes: gibibyte, Filesystem: host.Ext4, UUID: "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11", FilesystemBytes: gibibyte}}
 	w.options = Options{
 		KubeletDir: "/var/lib/kubelet", Root: w.node, Logger: slog.New(slog.DiscardHandler), ResultFile: filepath.Join(t.TempDir(), "result"),
 		Growth: wire.Growth{PersistentVolume: "pvc-1", Disks: []string{wire.DiskAt(iqn, 1)}, Pods: []string{"p2", podUID}, Bytes: 2 * gibibyte},
@@ -139,7 +139,7 @@ func TestFilesystemGrows(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v\n%s", err, strings.Join(w.node.Calls(), "\n"))
 				}
-				if grown.Device != w.device || len(grown.Paths) != test.paths || grown.Filesystem != test.kind || grown.Bytes != w.volume.Bytes || w.volume.FilesystemBytes != w.volume.Bytes {
+				if grown.Device != w.device || len(grown.Paths) != test.paths || grown.Filesystem != test.kind || grown.UUID != w.volume.UUID || grown.Bytes != w.volume.Bytes || w.volume.FilesystemBytes != w.volume.Bytes {
 					t.Errorf("%+v, and the filesystem has %d bytes", grown, w.volume.FilesystemBytes)
 				}
 				content, err := os.ReadFile(w.options.ResultFile)
@@ -269,7 +269,7 @@ func TestATenantsMountDoesNotStopGrowth(t *testing.T) {
 	w := newWorld(t)
 	w.iscsi(t, onePortal)
 	const other = "iqn.2026-01.org.example:tenant"
-	w.node.Targets[other] = &csinode.Target{Portals: []string{"10.6.6.6:3260"}, LUNs: map[int]*csinode.Volume{1: {Bytes: gibibyte, Filesystem: host.Ext4, FilesystemBytes: gibibyte}}}
+	w.node.Targets[other] = &csinode.Target{Portals: []string{"10.6.6.6:3260"}, LUNs: map[int]*csinode.Volume{1: {Bytes: gibibyte, Filesystem: host.Ext4, UUID: "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11", FilesystemBytes: gibibyte}}}
 	_, session := w.node.LogIn(other, "10.6.6.6:3260", initiator)
 	w.node.MountByHand(w.node.Find(session, 1), "/var/lib/kubelet/pods/tenants-pod/volumes/kubernetes.io~iscsi/pvc-1", host.Ext4)
 	if grown, err := Run(t.Context(), w.options); err != nil || w.volume.FilesystemBytes != 2*gibibyte {

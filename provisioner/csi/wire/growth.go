@@ -51,7 +51,9 @@ type Grown struct {
 	Device     string   `json:"device,omitempty"`
 	Paths      []string `json:"paths,omitempty"`
 	Filesystem string   `json:"filesystem,omitempty"`
-	Bytes      int64    `json:"bytes,omitempty"`
+	// UUID is the filesystem's.
+	UUID  string `json:"uuid,omitempty"`
+	Bytes int64  `json:"bytes,omitempty"`
 	// Error says why nothing is known to have grown.
 	Error string `json:"error,omitempty"`
 }

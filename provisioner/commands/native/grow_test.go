@@ -1,4 +1,4 @@
-package grow
+package native
 
 import (
 	"context"
@@ -35,6 +35,10 @@ type cluster struct {
 	ends   corev1.PodStatus
 	client *fake.Clientset
 	said   []string
+
+	// others are claims beside it.
+	others []*corev1.PersistentVolumeClaim
+	took   time.Duration
 }
 
 func newCluster() *cluster {
@@ -53,7 +57,7 @@ func newCluster() *cluster {
 				ISCSI: &corev1.ISCSIPersistentVolumeSource{IQN: "iqn.2026-01.example:V1", Lun: 1},
 			}},
 		},
-		pods: []*corev1.Pod{user("app", "n1")},
+		pods: []*corev1.Pod{podOn("app", "n1")},
 		template: &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "grow", Name: "grow"}, Template: corev1.PodTemplateSpec{
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "grow", Args: []string{"node", "grow"}}}},
 		}},
@@ -61,8 +65,8 @@ func newCluster() *cluster {
 	}
 }
 
-// user is a pod that uses the claim on a node.
-func user(name, node string) *corev1.Pod {
+// podOn is a pod that uses the claim on a node.
+func podOn(name, node string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{
 		{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
 	}}}
@@ -94,7 +98,7 @@ func (c *cluster) growWith(ctx context.Context, change func(*fake.Clientset)) er
 		c.claim.Status.Capacity = c.claim.Spec.Resources.Requests
 		return true, c.claim, c.client.Tracker().Update(action.GetResource(), c.claim, "team-a")
 	})
-	g := &grower{client: c.client, namespace: "grow", timeout: time.Minute, pause: time.Second, say: func(text string) { c.said = append(c.said, text) }}
+	g := &runner{client: c.client, namespace: "grow", timeout: time.Minute, pause: time.Second, say: func(text string) { c.said = append(c.said, text) }}
 	return g.grow(ctx, "team-a", "data")
 }
 
@@ -103,6 +107,14 @@ func (c *cluster) did() (changes []string) {
 	for _, action := range c.client.Actions() {
 		switch does := action.(type) {
 		case clienttesting.CreateAction:
+			if claim, is := does.GetObject().(*corev1.PersistentVolumeClaim); is {
+				size, mode := claim.Spec.Resources.Requests[corev1.ResourceStorage], ""
+				if objects.IsBlock(claim) {
+					mode = " Block"
+				}
+				changes = append(changes, fmt.Sprintf("create %s of %s from %s with %s %v%s", claim.Name, *claim.Spec.StorageClassName, claim.Spec.DataSource.Name, size.String(), claim.Spec.AccessModes, mode))
+				continue
+			}
 			pod := does.GetObject().(*corev1.Pod)
 			changes = append(changes, "create "+pod.Name+" on "+pod.Spec.NodeName+": "+strings.Join(pod.Spec.Containers[0].Args, " "))
 		case clienttesting.PatchAction:
@@ -158,7 +170,7 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		"raw block":             {func(c *cluster) { c.claim.Spec.VolumeMode = &block }, "rescan its disks on the node, and let its program read the size again"},
 		"no volume":             {func(c *cluster) { c.pv.Name = "other" }, `"pvc-u1" not found`},
 		"another claim's":       {func(c *cluster) { c.pv.Spec.ClaimRef.UID = "u2" }, "belongs to another claim"},
-		"another provisioner's": {func(c *cluster) { c.pv.Annotations = nil }, "or to another provisioner, so its filesystem is left alone"},
+		"another provisioner's": {func(c *cluster) { c.pv.Annotations = nil }, "or to another provisioner, so its volume is left alone"},
 		"mode csi": {func(c *cluster) {
 			c.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example"}}
 		}, "is one of CSI driver d.example, whose filesystem the kubelet has the driver grow when a pod uses it, so there is nothing to do"},
@@ -171,7 +183,7 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		"no pod":           {func(c *cluster) { c.pods = nil }, "no pod on a node uses it"},
 		"no node":          {func(c *cluster) { c.pods[0].Spec.NodeName = "" }, "no pod on a node uses it"},
 		"a pod that ended": {func(c *cluster) { c.pods[0].Status.Phase = corev1.PodSucceeded }, "no pod on a node uses it"},
-		"two nodes":        {func(c *cluster) { c.pods = append(c.pods, user("b", "n2"), user("c", "n1")) }, "pods use it on the nodes n1, n2; a filesystem can grow only where it alone is mounted"},
+		"two nodes":        {func(c *cluster) { c.pods = append(c.pods, podOn("b", "n2"), podOn("c", "n1")) }, "pods use it on the nodes n1, n2; a filesystem can grow only where it alone is mounted"},
 		"no component":     {func(c *cluster) { c.template.Name = "other" }, "namespace grow has no PodTemplate grow: the component node-grow is not installed there"},
 		"another template": {func(c *cluster) { c.template.Template.Spec.Containers = nil }, "has 0 containers instead of one"},
 	} {
@@ -247,7 +259,7 @@ func TestThePodOfAnotherCall(t *testing.T) {
 func TestAPodThatStaysIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
-		g := &grower{client: fake.NewClientset(), namespace: "grow", pause: time.Second}
+		g := &runner{client: fake.NewClientset(), namespace: "grow", pause: time.Second}
 		g.client.(*fake.Clientset).PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("no answer")
 		})
@@ -320,7 +332,7 @@ func TestNoClusterIsNotARefusal(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	command := NewCommand()
+	command := newGrowCommand()
 	command.SilenceErrors, command.SilenceUsage = true, true
 	command.SetArgs([]string{"data", "--kubeconfig", kubeconfig})
 	err := command.ExecuteContext(t.Context())

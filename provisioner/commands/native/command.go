@@ -1,9 +1,10 @@
-// Package grow contains the command that grows the filesystem of a native volume: it has a
-// short-lived pod do it on the node where the volume is mounted, and confirms it on the claim.
-package grow
+// Package native contains the commands for native volumes that need the node where a volume
+// is mounted: they have a short-lived pod do there what only a node can do.
+package native
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -26,13 +27,14 @@ const (
 	pause          = time.Second
 )
 
-// NewCommand returns the grow command of the kubectl plugin.
-func NewCommand() *cobra.Command {
-	kubeconfig, overrides, g := "", clientcmd.ConfigOverrides{}, grower{pause: pause}
-	command := &cobra.Command{
-		Use:   "grow CLAIM",
-		Short: "Grow the filesystem of a native iSCSI or Fibre Channel volume on its node",
-		Long: `Grow the filesystem of a claim in mode native, after Cinder has extended its volume: the
+// NewCommands returns the commands of the kubectl plugin.
+func NewCommands() []*cobra.Command { return []*cobra.Command{newGrowCommand(), newToCSICommand()} }
+
+func newGrowCommand() *cobra.Command {
+	command, _ := newCommand((*runner).grow)
+	command.Use = "grow CLAIM"
+	command.Short = "Grow the filesystem of a native iSCSI or Fibre Channel volume on its node"
+	command.Long = `Grow the filesystem of a claim in mode native, after Cinder has extended its volume: the
 kubelet does not. A pod must use the claim.
 
 The command needs the component node-grow (Helm: nodeGrow.enabled) and the rights of its
@@ -43,8 +45,15 @@ waits until the claim shows it. It deletes the pod; one that stays because the
 connection broke ends by itself after 15 minutes. If it is interrupted, run it again.
 
 Exit codes: 0 the claim has the size; 1 refused, or failed; 2 wrong usage, or no
-connection to the cluster.`,
-		Example: "  kubectl cinder grow data -n team-a",
+connection to the cluster.`
+	command.Example = "  kubectl cinder grow data -n team-a"
+	return command
+}
+
+// newCommand returns a command that does something with one claim.
+func newCommand(do func(r *runner, ctx context.Context, namespace, claim string) error) (*cobra.Command, *runner) {
+	kubeconfig, overrides, r := "", clientcmd.ConfigOverrides{}, &runner{pause: pause}
+	command := &cobra.Command{
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s needs the name of one claim (see %s --help)", c.CommandPath(), c.CommandPath())
@@ -52,7 +61,7 @@ connection to the cluster.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if g.timeout <= 0 {
+			if r.timeout <= 0 {
 				return usage("--timeout must be positive")
 			}
 			config, err := wiring.ConnectAsKubectl(kubeconfig, &overrides)
@@ -62,13 +71,13 @@ connection to the cluster.`,
 			config.Timeout = cmp.Or(config.Timeout, askTimeout)
 			namespace, _, err := wiring.KubectlConfig(kubeconfig, &overrides).Namespace()
 			if err == nil {
-				g.client, err = kubernetes.NewForConfig(config)
+				r.client, err = kubernetes.NewForConfig(config)
 			}
 			if err != nil {
 				return usage("kubernetes client: %w", err)
 			}
-			g.say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
-			err = g.grow(c.Context(), namespace, args[0])
+			r.say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
+			err = do(r, c.Context(), namespace, args[0])
 			if errors.Is(err, errNoCluster) {
 				return usage("%w", err)
 			}
@@ -86,9 +95,9 @@ connection to the cluster.`,
 	names.ContextOverrideFlags.Namespace.LongName = ""
 	clientcmd.BindOverrideFlags(&overrides, flags, names)
 	flags.StringVarP(&overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the claim; default is that of the kubeconfig's context")
-	flags.StringVar(&g.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow")
-	flags.DurationVar(&g.timeout, "timeout", defaultTimeout, "`time` after which the command no longer waits")
-	return command
+	flags.StringVar(&r.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow")
+	flags.DurationVar(&r.timeout, "timeout", defaultTimeout, "`time` after which the command no longer waits")
+	return command, r
 }
 
 func usage(format string, args ...any) error {
