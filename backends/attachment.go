@@ -125,8 +125,7 @@ func (e connections) keepOneAttachment(ctx context.Context, v cinder.Volume) (ci
 	return kept, nil
 }
 
-// attachmentRank orders attachments by how much depends on them; 0 means
-// failed.
+// attachmentRank orders attachments by how much depends on them; 0 means failed.
 func attachmentRank(a cinder.Attachment) int {
 	switch a.Status {
 	case cinder.AttachmentAttached:
@@ -179,8 +178,7 @@ func (e connections) completeOne(ctx context.Context, permitted permission, atta
 	})
 }
 
-// detachAll deletes every attachment; the array's access list entry and the
-// export disappear with the last.
+// detachAll deletes every attachment; access list entry and export disappear with the last.
 func (e connections) detachAll(ctx context.Context, permitted permission, v cinder.Volume, _ Target) error {
 	attachments := v.Attachments
 	if v.Status != cinder.StatusInUse || len(attachments) == 0 {

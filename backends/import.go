@@ -314,7 +314,7 @@ func (e importer) cancel(ctx context.Context, target Target) error {
 	case steps.Release:
 		return e.release(ctx, nil, v, target)
 	case steps.DetachAll:
-		if len(v.Attachments) == 0 { // none is complete
+		if v.Status != cinder.StatusInUse {
 			return e.detachAll(ctx, nil, v, target)
 		}
 	}

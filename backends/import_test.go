@@ -385,3 +385,26 @@ func TestTheVolumeModeIsStamped(t *testing.T) {
 		equal(t, memory.volumes[id].Metadata[stamps.KeyVolumeMode], want)
 	}
 }
+
+// TestCanceledImportLeavesAVolumeInUse: a volume in use stays connected, also if Cinder
+// lists no attachment with it.
+func TestCanceledImportLeavesAVolumeInUse(t *testing.T) {
+	for name, attachments := range map[string][]string{"with an attachment that it does not list": {"attached"}, "without any": nil} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			memory.workflow = cinder.WorkflowAttachment
+			v := cinder.Volume{ID: "volume-x", Status: cinder.StatusInUse, Metadata: importStamp(1, "volume-x").Metadata(nil)}
+			v.Metadata[stamps.KeyWorkflow], v.Metadata[stamps.KeyAttached] = string(cinder.WorkflowAttachment), "true"
+			id := memory.add(v)
+			for _, status := range attachments {
+				memory.open["attachment-1"] = &memoryAttachment{volume: id, status: status}
+			}
+			if err := memory.term(t).CancelImport(t.Context(), Target{VolumeID: id, Stamp: importStamp(1, id), Connector: testConnector}); err != nil {
+				t.Error(err)
+			}
+			if changes := memory.changes(); len(changes) > 0 || memory.present()[id].Status != cinder.StatusInUse {
+				t.Errorf("the volume is %s after %v", memory.present()[id].Status, changes)
+			}
+		})
+	}
+}

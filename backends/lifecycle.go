@@ -442,8 +442,11 @@ func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volum
 // matches the spec, so no call replaces its own volume.
 func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made, wanted := v.Metadata[stamps.KeyRequest], spec.request()
-	if modes := map[bool]string{true: ", mode csi", false: ", mode native"}; spec.CSI != stamps.IsCSI(v) {
-		made, wanted = made+modes[!spec.CSI], wanted+modes[spec.CSI]
+	switch {
+	case spec.CSI && !stamps.IsCSI(v):
+		made, wanted = made+", mode native", wanted+", mode csi"
+	case !spec.CSI && stamps.IsCSI(v):
+		made, wanted = made+", mode csi", wanted+", mode native"
 	}
 	e.logger.Info("Removing a volume of an earlier attempt: the policy now requests a different one", "volume", v.ID, "claimUID", spec.Stamp.ClaimUID, "requested", made, "wanted", wanted)
 	if err := e.removeUnrecorded(ctx, v.ID, spec.Stamp, spec.Connector, spec.Permit); err != nil {

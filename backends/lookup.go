@@ -166,10 +166,10 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 			present = append(present, v)
 		}
 	}
-	if len(present) == 0 && copies > 0 {
+	switch {
+	case len(present) == 0 && copies > 0:
 		return cinder.Volume{}, e.failure(KindNotOurs, "%d volumes carry the stamp of claim UID %q, and all of them look like restored backups; none is removed", copies, stamp.ClaimUID)
-	}
-	if len(present) == 0 {
+	case len(present) == 0:
 		e.known.Doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; something else is deleting them", stamp.ClaimUID)
 	}

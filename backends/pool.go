@@ -105,10 +105,16 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	}
 	found := reading.Credentials
 	found.Version = fingerprint.Of(p.salt, at.config, found.Version)
+	client, result := p.lookup(at, found.Version)
+	p.options.Metrics.lookup(at.backend, result)
+	if client != nil {
+		return client, nil
+	}
 	// The login outlives the caller that happened to come first, since others wait for it
 	// too. Every caller stops waiting when its own context ends.
-	result := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
-		if client, ok := p.lookup(at, found.Version); ok {
+	login := p.logins.DoChan(config.Name+" "+found.Version, func() (any, error) {
+		// A caller that looked before the previous login ended finds its result here.
+		if client, _ := p.lookup(at, found.Version); client != nil {
 			return client, nil
 		}
 		client, err := cinder.Login(context.WithoutCancel(ctx), found, cinder.Options{
@@ -133,7 +139,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 	select {
 	case <-ctx.Done():
 		return nil, cinder.NotSent(config.Name, cinder.OperationLogin, ctx.Err())
-	case done := <-result:
+	case done := <-login:
 		if done.Err != nil {
 			return nil, done.Err
 		}
@@ -206,21 +212,19 @@ func (p *Pool) CheckCredentials(config Config) (version string, err error) {
 	return version, err
 }
 
-func (p *Pool) lookup(at key, version string) (*cinder.Client, bool) {
+// lookup returns the client with that version, and how the metrics call the result.
+func (p *Pool) lookup(at key, version string) (client *cinder.Client, result string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	entry, ok := p.clients.Get(at)
 	switch {
 	case !ok:
-		p.options.Metrics.lookup(at.backend, "miss")
-		return nil, false
+		return nil, "miss"
 	case entry.version != version:
-		p.options.Metrics.lookup(at.backend, "changed")
-		return nil, false
+		return nil, "changed"
 	}
-	p.options.Metrics.lookup(at.backend, "hit")
 	entry.read = time.Now()
-	return entry.client, true
+	return entry.client, "hit"
 }
 
 // account returns what all clients with this user and secret share.

@@ -652,3 +652,47 @@ func TestOneUserOfManyProjectsIsNotLocked(t *testing.T) {
 		t.Errorf("%d logins with one user and a wrong password, and %d lock it", got, lockedAfter)
 	}
 }
+
+// TestClientOfACallerInAHurry: a client that is logged in is there, whatever the caller's
+// context.
+func TestClientOfACallerInAHurry(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: testMetrics(), CredentialsAge: time.Nanosecond})
+	if _, err := pool.Client(t.Context(), gold); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if _, err := pool.Client(ctx, gold); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEveryLookupCounts: callers that wait for one login each count as a look-up that
+// found no client.
+func TestEveryLookupCounts(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	slow := newGate(cloud.Token)
+	cloud.Keystone = slow.serve
+	registry := prometheus.NewRegistry()
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: NewMetrics(registry)})
+	var group sync.WaitGroup
+	const callers = 10
+	for range callers {
+		group.Go(func() { _, _ = pool.Client(t.Context(), gold) })
+	}
+	<-slow.arrived
+	time.Sleep(100 * time.Millisecond)
+	close(slow.open)
+	group.Wait()
+	want := `
+# HELP standalone_cinder_client_pool_lookups_total Look-ups of a logged-in client by result: hit, miss, or changed when configuration or credentials changed.
+# TYPE standalone_cinder_client_pool_lookups_total counter
+standalone_cinder_client_pool_lookups_total{backend="gold",result="miss"} 10
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "standalone_cinder_client_pool_lookups_total"); err != nil {
+		t.Error(err)
+	}
+}

@@ -177,15 +177,14 @@ func (e nodes) moveTowardsPublished(ctx context.Context, permitted permission, v
 
 // handOutAgain answers a repeated publish.
 func (e nodes) handOutAgain(ctx context.Context, v cinder.Volume, recorded stamps.NodeRecord, to PublishRequest) (Published, error) {
-	attachmentID := recorded.AttachmentID
-	document, err := e.document(ctx, attachmentID)
+	document, err := e.document(ctx, recorded.AttachmentID)
+	if err == nil && document == nil {
+		err = e.failure(cinder.KindConflict, "attachment %s of volume %s is complete but has no connection information", recorded.AttachmentID, v.ID)
+	}
 	if err != nil {
 		return Published{}, err
 	}
-	if document == nil {
-		return Published{}, e.failure(cinder.KindConflict, "attachment %s of volume %s is complete but has no connection information", attachmentID, v.ID)
-	}
-	published := Published{Volume: v, AttachmentID: attachmentID, Document: document, ReadOnly: recorded.ReadOnly}
+	published := Published{Volume: v, AttachmentID: recorded.AttachmentID, Document: document, ReadOnly: recorded.ReadOnly}
 	if err := to.HandOut(ctx, published); err != nil {
 		return Published{}, err
 	}
@@ -279,10 +278,8 @@ func completedFor(v cinder.Volume, host string, others stamps.NodeRecords) strin
 // hostOf returns the host of a completed attachment, which Cinder shows only to
 // administrators.
 func hostOf(v cinder.Volume, attachmentID string) string {
-	for _, a := range v.Attachments {
-		if a.ID == attachmentID {
-			return a.Host
-		}
+	if i := slices.IndexFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == attachmentID }); i >= 0 {
+		return v.Attachments[i].Host
 	}
 	return ""
 }

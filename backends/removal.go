@@ -267,7 +267,15 @@ func (e *endpoint) attachedElsewhere(v cinder.Volume, target Target) error {
 // step only when it is complete, the next state is assumed; if that is wrong, Cinder
 // rejects the next step and the volume is read again.
 func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v cinder.Volume, target Target) (cinder.Volume, error) {
-	switch next := steps.StepToDelete(v, stamps.WorkflowOf(v)); next {
+	next := steps.StepToDelete(v, stamps.WorkflowOf(v))
+	if next == steps.Delete && len(v.Attachments) > 0 {
+		// It failed while in use, and Cinder does not delete attached volumes.
+		next = steps.Disconnect
+		if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
+			next = steps.DetachAll
+		}
+	}
+	switch next {
 	case steps.AwaitCreated:
 		after, gone, err := e.watcher.Await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {

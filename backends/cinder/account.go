@@ -3,6 +3,7 @@ package cinder
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/keyedmutex"
@@ -24,8 +25,10 @@ const (
 // first rejection blocks only logins with that project; a second one, with another
 // project, blocks all.
 type Account struct {
-	// turn guards everything below; its holder may send a login.
+	// turn is held by the one who sends a login.
 	turn *keyedmutex.Mutex
+
+	mu sync.Mutex
 	// projects holds the projects whose last login was rejected.
 	projects map[string]*refusal
 	// all applies to logins with any project since the last accepted one.
@@ -60,6 +63,9 @@ func NewAccount() *Account {
 // answer meanwhile, this one fails with it.
 func (a *Account) login(ctx context.Context, options Options, project string, do func(ctx context.Context) error) error {
 	asked := time.Now()
+	if err := a.refused(options.Backend, project, asked); err != nil {
+		return err
+	}
 	release, err := a.turn.Acquire(ctx, "")
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -69,19 +75,15 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 		return NotSent(options.Backend, OperationLogin, err)
 	}
 	defer release()
-	one := a.projects[project]
-	switch {
-	case one.applies():
-		return one.again(options.Backend)
-	case len(a.projects) > 1 && a.all.applies():
-		return a.all.again(options.Backend)
-	case a.silence != nil && asked.Before(a.ended):
-		return altered(a.silence, func(e *Error) { e.Backend = options.Backend })
+	if err := a.refused(options.Backend, project, asked); err != nil {
+		return err
 	}
 	// A login does not wait for a turn at the backend: logins of other backends wait for it.
 	err = do(withExchange(ctx, func(e *exchange) { e.login = true }))
 	options.Metrics.login(options.Backend, err)
 	err = translate(options.Backend, OperationLogin, err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.silence, a.ended = nil, time.Now()
 	switch rejected, _ := errors.AsType[*Error](err); {
 	case err == nil:
@@ -90,14 +92,28 @@ func (a *Account) login(ctx context.Context, options Options, project string, do
 	case rejected.Kind == KindUnavailable:
 		a.silence = err
 	case rejected.Kind == KindUnauthorized:
-		if one == nil {
-			one = &refusal{}
-			a.projects[project] = one
+		if a.projects[project] == nil {
+			a.projects[project] = &refusal{}
 		}
-		one.extend(rejected)
+		a.projects[project].extend(rejected)
 		a.all.extend(rejected)
 	}
 	return err
+}
+
+// refused returns why a login that was asked for is not sent.
+func (a *Account) refused(backend, project string, asked time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch one := a.projects[project]; {
+	case one.applies():
+		return one.again(backend)
+	case len(a.projects) > 1 && a.all.applies():
+		return a.all.again(backend)
+	case a.silence != nil && asked.Before(a.ended):
+		return altered(a.silence, func(e *Error) { e.Backend = backend })
+	}
+	return nil
 }
 
 // again returns the rejection for a login that is not sent.

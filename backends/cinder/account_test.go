@@ -222,3 +222,56 @@ func TestABusyBackendDoesNotStopTheLoginsOfAnother(t *testing.T) {
 		<-golds
 	})
 }
+
+// TestARefusalWaitsForNoOtherLogin: Keystone has rejected project one. While a login with
+// project two gets no answer, one's callers still learn at once why they have no client.
+func TestARefusalWaitsForNoOtherLogin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := NewAccount()
+		_ = account.login(t.Context(), accountOptions("gold"), "one", func(context.Context) error {
+			return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusUnauthorized}
+		})
+		go func() {
+			_ = account.login(t.Context(), accountOptions("zinc"), "two", func(context.Context) error {
+				time.Sleep(2 * time.Minute)
+				return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusGatewayTimeout}
+			})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		begin := time.Now()
+		err := account.login(ctx, accountOptions("gold"), "one", func(context.Context) error {
+			t.Error("a login was sent")
+			return nil
+		})
+		if took := time.Since(begin); !IsKind(err, KindUnauthorized) || took > 0 {
+			t.Errorf("after %v: %v (%s), want the rejection at once", took, err, KindOf(err))
+		}
+		time.Sleep(5 * time.Minute)
+	})
+}
+
+// TestSilenceReachesEveryWaiterAtOnce: a login got no answer, and its caller tries again
+// at once. The others do not wait for that as well.
+func TestSilenceReachesEveryWaiterAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := NewAccount()
+		silent := func(context.Context) error {
+			time.Sleep(time.Minute)
+			return gophercloud.ErrUnexpectedResponseCode{Actual: http.StatusGatewayTimeout}
+		}
+		go func() {
+			for range 5 {
+				_ = account.login(t.Context(), accountOptions("gold"), "one", silent)
+			}
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		err := account.login(t.Context(), accountOptions("zinc"), "two", silent)
+		if took := time.Since(begin); !IsKind(err, KindUnavailable) || took > time.Minute {
+			t.Errorf("after %v: %v, want the first login's failure after a minute", took, err)
+		}
+		time.Sleep(10 * time.Minute)
+	})
+}

@@ -153,9 +153,9 @@ func (l listing[T]) broken(message string) error {
 
 // page reads one page as a stream, and the address of the next.
 func (l listing[T]) page(ctx context.Context, address string) (page []T, next string, err error) {
-	var links []gophercloud.Link
+	links := 0
 	most := cmp.Or(l.query.PageSize, defaultPageSize)
-	listed := false
+	listed, following := false, ""
 	err = l.stream(ctx, l.operation(), address, func(decoder *json.Decoder, key string) (err error) {
 		switch key {
 		case l.collection():
@@ -172,12 +172,14 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 			})
 		case l.collection() + "_links":
 			_, err = jsonstream.Elements(decoder, func() error {
-				if len(links) == maxLinks {
+				if links++; links > maxLinks {
 					return jsonstream.ErrUnexpectedJSON
 				}
 				var link gophercloud.Link
 				err := decoder.Decode(&link)
-				links = append(links, link)
+				if link.Rel == "next" && following == "" {
+					following = link.Href
+				}
 				return err
 			})
 		default:
@@ -188,10 +190,16 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 	if err == nil && !listed {
 		err = l.broken("the answer has no list of " + l.collection())
 	}
-	if err == nil {
-		next, err = l.nextPage(links)
+	if err != nil || following == "" {
+		return page, "", err
 	}
-	return page, next, err
+	// Keep the host and path prefix from the catalog: behind a proxy, Cinder's links may name
+	// an address that only Cinder can reach.
+	u, err := url.Parse(following)
+	if err != nil {
+		return page, "", l.broken("the link to the next page is not a valid address")
+	}
+	return page, l.address(u.RawQuery), nil
 }
 
 // entry reads one element from the decoder.
@@ -226,20 +234,4 @@ func absenceOfNothing(err error) error {
 			e.Kind = KindUnavailable
 		}
 	})
-}
-
-// nextPage keeps the host and path prefix from the catalog: behind a proxy, Cinder's
-// links may name an address that only Cinder can reach.
-func (l listing[T]) nextPage(links []gophercloud.Link) (string, error) {
-	for _, link := range links {
-		if link.Rel != "next" {
-			continue
-		}
-		u, err := url.Parse(link.Href)
-		if err != nil {
-			return "", l.broken("the link to the next page is not a valid address")
-		}
-		return l.address(u.RawQuery), nil
-	}
-	return "", nil
 }

@@ -56,7 +56,8 @@ type Options struct {
 // the endpoint in its catalog, for noauth it makes one listing. It ignores the context's
 // caller and bounds its own time.
 func Login(ctx context.Context, found auth.Credentials, options Options) (*Client, error) {
-	ctx, cancel := loginTimeout(turns.WithCaller(ctx, turns.Caller{}), options)
+	// A login is a few requests at most.
+	ctx, cancel := context.WithTimeout(turns.WithCaller(ctx, turns.Caller{}), 2*options.RequestTimeout)
 	defer cancel()
 	wire := newTransport(options, found)
 	client := newClient(&connection{backend: options.Backend, workflow: options.Workflow, wire: wire}, turns.Admission{})
@@ -87,11 +88,6 @@ func httpClient(wire http.RoundTripper) http.Client {
 	}
 }
 
-// loginTimeout bounds one login, which is a few requests at most.
-func loginTimeout(ctx context.Context, options Options) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 2*options.RequestTimeout)
-}
-
 func loginKeystone(ctx context.Context, options Options, found auth.Credentials, wire *transport) (*gophercloud.ServiceClient, catalog.Entry, error) {
 	provider, err := openstack.NewClient(found.Keystone.IdentityEndpoint)
 	if err != nil {
@@ -118,7 +114,7 @@ func loginKeystone(ctx context.Context, options Options, found auth.Credentials,
 			if !wire.renewals.mayHelp(of.operation) {
 				return errFruitless
 			}
-			ctx, cancel := loginTimeout(WithRequestTimeout(context.Background(), of.atMost(options.RequestTimeout)), options)
+			ctx, cancel := context.WithTimeout(WithRequestTimeout(context.Background(), of.atMost(options.RequestTimeout)), 2*options.RequestTimeout)
 			defer cancel()
 			err := account.login(ctx, options, project, renew)
 			if err == nil {

@@ -132,10 +132,10 @@ func versionRoot(endpoint string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("endpoint %q is not an address", endpoint)
 	}
-	before, version, _ := auth.SplitVersion(u)
-	if version != "v3" {
+	before, _, found := strings.Cut(u.Path+"/", "/v3/")
+	if !found {
 		return "", fmt.Errorf("endpoint %q does not name version 3", endpoint)
 	}
-	u.Path = "/" + strings.Join(append(before, version), "/") + "/"
+	u.Path = before + "/v3/"
 	return u.String(), nil
 }

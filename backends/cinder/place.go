@@ -36,8 +36,10 @@ func NewPlace(endpoint, project string) Place {
 	}
 	place.Endpoint = scheme + "://" + host
 	before, version, _ := auth.SplitVersion(u)
-	if path := strings.TrimSuffix(strings.Join(append(before, version), "/"), "/"); path != "" {
-		place.Endpoint += "/" + path
+	for _, part := range append(before, version) {
+		if part != "" {
+			place.Endpoint += "/" + part
+		}
 	}
 	return place
 }

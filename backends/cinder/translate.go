@@ -78,7 +78,7 @@ func (e *Error) fromFailure(err error) *Error {
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		e.Cause, e.Message = context.DeadlineExceeded, "no answer in time"
 	case refused:
-		e.Kind, e.Message = KindConfig, "the server's certificate is not trusted: " + sentence(untrusted.Err.Error())
+		e.Kind, e.Message = KindConfig, "the server's certificate is not trusted: "+sentence(untrusted.Err.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = "the connection ended before the answer was complete"
 	case errors.As(err, &request):
@@ -127,8 +127,9 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 	service, tokenCheck, intermediary := "Cinder", isTokenCheck(answer.ResponseHeader, fault), isIntermediary(answer.ResponseHeader, answer.Body)
 	if isLogin {
 		service, tokenCheck = "Keystone", false
+	} else {
+		e.Message = fault.message
 	}
-	e.Message = fault.message
 	switch status := answer.Actual; {
 	case status == http.StatusNoContent || status == http.StatusOK && len(answer.Body) == 0:
 		e.Kind, e.Message = KindConfig, emptyAnswer
@@ -232,7 +233,7 @@ func (e *Error) fromLogin(status int, fault fault) *Error {
 	case status == http.StatusTooManyRequests:
 		e.Kind, e.Message = KindRateLimited, "too many logins"
 	case status >= 500, status == http.StatusRequestTimeout:
-		e.Kind, e.Message = KindUnavailable, "the answer is " + statusText(status)
+		e.Kind, e.Message = KindUnavailable, "the answer is "+statusText(status)
 	default:
 		e.Kind, e.Message = KindConfig, fmt.Sprintf("the answer is %s, which is not an answer to a login; check auth_url or the noauth endpoint", statusText(status))
 	}

@@ -9,35 +9,42 @@ import (
 // Mutex is a mutex per key. Unused keys cost nothing.
 type Mutex struct {
 	mu sync.Mutex
-	// held has a channel for each key in use, which is closed when it is free.
-	held map[string]chan struct{}
+	// last has a channel for each key in use, which closes when the last one to have asked
+	// for the lock is done with it.
+	last map[string]chan struct{}
 }
 
 // New returns a Mutex whose keys are all free.
-func New() *Mutex { return &Mutex{held: map[string]chan struct{}{}} }
+func New() *Mutex { return &Mutex{last: map[string]chan struct{}{}} }
 
-// Acquire takes the key's lock, or returns the context's error.
-func (m *Mutex) Acquire(ctx context.Context, key string) (release func(), err error) {
-	for {
-		m.mu.Lock()
-		free, held := m.held[key]
-		if !held {
-			m.held[key] = make(chan struct{})
-			m.mu.Unlock()
-			return func() { m.release(key) }, nil
-		}
-		m.mu.Unlock()
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (m *Mutex) release(key string) {
+// Acquire takes the key's lock, in the order of the calls, or returns the context's error.
+// The caller must call the function that it returns once.
+func (m *Mutex) Acquire(ctx context.Context, key string) (func(), error) {
+	done := make(chan struct{})
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	close(m.held[key])
-	delete(m.held, key)
+	before := m.last[key]
+	m.last[key] = done
+	m.mu.Unlock()
+	release := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.last[key] == done {
+			delete(m.last, key)
+		}
+		close(done)
+	}
+	if before == nil {
+		return release, nil
+	}
+	select {
+	case <-before:
+		return release, nil
+	case <-ctx.Done():
+		// Those who came later still wait for those who came before.
+		go func() {
+			<-before
+			release()
+		}()
+		return nil, ctx.Err()
+	}
 }

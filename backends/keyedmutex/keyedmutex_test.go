@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestLocksExcludeByKey(t *testing.T) {
@@ -29,8 +31,8 @@ func TestLocksExcludeByKey(t *testing.T) {
 	if !slices.Equal(counts, []int{100, 100, 100}) {
 		t.Errorf("counts %v, want 100 each", counts)
 	}
-	if len(locks.held) > 0 {
-		t.Errorf("%d keys are still in use", len(locks.held))
+	if len(locks.last) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.last))
 	}
 }
 
@@ -56,7 +58,37 @@ func TestWaiterForALockMayLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
-	if len(locks.held) > 0 {
-		t.Errorf("%d keys are still in use", len(locks.held))
+	if len(locks.last) > 0 {
+		t.Errorf("%d keys are still in use", len(locks.last))
 	}
+}
+
+// TestOrderOfArrival: those who wait get the lock in the order in which they came.
+func TestOrderOfArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New()
+		release, err := locks.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []int
+		for i := range 10 {
+			go func() {
+				release, err := locks.Acquire(t.Context(), "a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, i)
+				time.Sleep(time.Second)
+				release()
+			}()
+			synctest.Wait()
+		}
+		release()
+		time.Sleep(time.Minute)
+		if !slices.IsSorted(order) {
+			t.Errorf("the waiters had it in the order %v", order)
+		}
+	})
 }

@@ -86,14 +86,7 @@ func StepToDelete(v cinder.Volume, workflow cinder.Workflow) Step {
 	case cinder.StatusAttaching, cinder.StatusReserved:
 		return Release
 	case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
-		switch {
-		case len(v.Attachments) == 0:
-			return Delete
-		case workflow == cinder.WorkflowAttachment:
-			return DetachAll
-		}
-		// It failed while in use, and Cinder does not delete attached volumes.
-		return Disconnect
+		return Delete
 	case cinder.StatusDeleting:
 		return AwaitGone
 	case cinder.StatusErrorDeleting:

@@ -193,7 +193,10 @@ func (w *Watcher[T]) run() {
 	pause := w.options.Interval
 	known := 0
 	for {
-		w.sleep(pause)
+		w.mu.Lock()
+		w.pause = pause
+		w.mu.Unlock()
+		w.options.Pause(pause)
 		now := w.pending()
 		if now.len() == 0 {
 			return
@@ -209,13 +212,6 @@ func (w *Watcher[T]) run() {
 		pause = min(max(pause, 2*took), w.options.Interval*slowestRound)
 		known = now.len() - settled
 	}
-}
-
-func (w *Watcher[T]) sleep(pause time.Duration) {
-	w.mu.Lock()
-	w.pause = pause
-	w.mu.Unlock()
-	w.options.Pause(pause)
 }
 
 // Running reports whether rounds are being made, or are about to be.

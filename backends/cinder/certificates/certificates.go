@@ -4,6 +4,7 @@ package certificates
 import (
 	"crypto/x509"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -49,14 +50,9 @@ func expiryOf(leaf *x509.Certificate, chains [][]*x509.Certificate) time.Time {
 	}
 	var latest time.Time
 	for _, chain := range chains {
-		first := leaf.NotAfter
-		for _, certificate := range chain {
-			if certificate.NotAfter.Before(first) {
-				first = certificate.NotAfter
-			}
-		}
-		if first.After(latest) {
-			latest = first
+		first := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+		if first.NotAfter.After(latest) {
+			latest = first.NotAfter
 		}
 	}
 	return latest
