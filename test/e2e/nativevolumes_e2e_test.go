@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,9 +15,11 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/test/deploy"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
@@ -95,11 +98,75 @@ multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/no
 			c.growsByCommand(ctx, t, "paths-writer", "paths")
 		})
 	})
+	t.Run("a StatefulSet's volume is imported", func(t *testing.T) { c.imports(ctx, t) })
 	t.Run("a Job checks the nodes", func(t *testing.T) { c.checksNodes(ctx, t) })
 	t.Run("a claim is deleted while its node flushes", func(t *testing.T) { c.deletesWhileFlushing(ctx, t) })
 	t.Run("a node loses its power", func(t *testing.T) { c.losesPower(ctx, t) })
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has a password", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// imports moves the volume of a StatefulSet to a new claim of the same name, as a migration
+// from another provisioner does, and logs how long its pod is away.
+func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
+	t.Helper()
+	sets, claims, volumes := c.Client.AppsV1().StatefulSets("team-c"), c.Client.CoreV1().PersistentVolumeClaims("team-c"), c.Client.CoreV1().PersistentVolumes()
+	labels := map[string]string{"app": "web"}
+	pod := c.pod("web", "", func(pod *corev1.Pod) {
+		on("node-1")(pod)
+		pod.Spec.RestartPolicy, pod.Spec.Volumes = corev1.RestartPolicyAlways, nil
+	})
+	_, err := sets.Create(ctx, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
+		Selector:             &metav1.LabelSelector{MatchLabels: labels},
+		Template:             corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{*harness.Claim("team-c", "data", "files", "1Gi", nil)},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	before := c.writes(ctx, t, "web-0")
+	claim, err := claims.Get(ctx, "data-web-0", metav1.GetOptions{})
+	must(t, err)
+	pv, err := volumes.Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	must(t, err)
+	scale := func(replicas int) {
+		t.Helper()
+		_, err := sets.Patch(ctx, "web", types.MergePatchType, fmt.Appendf(nil, `{"spec": {"replicas": %d}}`, replicas), metav1.PatchOptions{})
+		must(t, err)
+	}
+	began := time.Now()
+	scale(0)
+	c.gone(ctx, t, "web-0")
+	stopped := time.Now()
+	_, err = volumes.Patch(ctx, pv.Name, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`), metav1.PatchOptions{})
+	must(t, err)
+	must(t, claims.Delete(ctx, "data-web-0", metav1.DeleteOptions{}))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		now, err := volumes.Get(ctx, pv.Name, metav1.GetOptions{})
+		if err != nil || now.Status.Phase == corev1.VolumeReleased {
+			return "", err
+		}
+		return "the PersistentVolume is " + string(now.Status.Phase), nil
+	}))
+	must(t, volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{}))
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	must(t, os.WriteFile(policy, []byte(nativeNodesPolicy(c.env)), 0o600))
+	code, output, err := c.Run(ctx, "volume", "import", "--policy", policy, "--kubeconfig", "KUBECONFIG", "--provisioner-name", csiProvisioner, "--backend", "lab",
+		"--volume", pv.Annotations[annotationVolume], "--namespace", "team-c", "--claim", "data-web-0", "--storage-class", "files", "--reclaim-policy", "Delete", "--apply")
+	must(t, err)
+	if code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, output)
+	}
+	imported := time.Now()
+	scale(1)
+	after := c.writes(ctx, t, "web-0")
+	t.Logf("the pod was away for %s: %s until it had stopped, %s for the import, %s until it wrote again",
+		time.Since(began), stopped.Sub(began), imported.Sub(stopped), time.Since(imported))
+	if after.found < before.wrote {
+		t.Errorf("the pod wrote %d records before, and found %d after the import", before.wrote, after.found)
+	}
+	scale(0)
+	c.gone(ctx, t, "web-0")
+	must(t, sets.Delete(ctx, "web", metav1.DeleteOptions{}))
+	must(t, claims.Delete(ctx, "data-web-0", metav1.DeleteOptions{}))
 }
 
 // checksNodes has every node checked by the Job of the examples.
