@@ -50,18 +50,18 @@ func parseINI(content []byte, sections ...string) (iniFile, error) {
 		}
 		key, raw, ok := strings.Cut(line, "=")
 		key = strings.ToLower(strings.TrimSpace(key))
-		if name, _ := iniValue(key); !ok && slices.Contains(iniFlags, name) {
+		if name, _, _ := iniValue(key); !ok && slices.Contains(iniFlags, name) {
 			key, raw, ok = name, "true", true // the name alone sets a flag
 		}
 		if !ok || key == "" {
 			return nil, fmt.Errorf("%d: not of the form key=value", number+1)
 		}
 		begin := number
-		value, err := iniValue(strings.TrimSpace(raw))
-		for err == errContinues && number+1 < len(lines) {
+		value, continues, err := iniValue(strings.TrimSpace(raw))
+		for continues && number+1 < len(lines) {
 			number++
 			raw = strings.TrimSuffix(strings.TrimRight(raw, "\r"), "\\") + lines[number]
-			value, err = iniValue(strings.TrimSpace(raw))
+			value, continues, err = iniValue(strings.TrimSpace(raw))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%d: %w", begin+1, err)
@@ -76,7 +76,6 @@ var iniFlags = []string{"tls-insecure", "use-clouds"}
 
 var (
 	errOpen      = errors.New("the value's quotes are not closed")
-	errContinues = errors.New(errOpen.Error()) // with a backslash at the end: the next line belongs to it
 	errBackslash = errors.New("the value ends with a backslash, so other programs join the next line to it; put it in quotes, and write the backslash twice")
 )
 
@@ -84,8 +83,9 @@ var (
 // quotes. Any other pair is literal text: Windows domains contain backslashes.
 var iniEscapes = map[byte]byte{'"': '"', '\\': '\\', 'n': '\n', 't': '\t'}
 
-// iniValue removes quotes, escapes and a trailing comment from a value.
-func iniValue(raw string) (value string, err error) {
+// iniValue removes quotes, escapes and a trailing comment from a value. One that ends with a
+// backslash within quotes continues in the next line.
+func iniValue(raw string) (value string, continues bool, err error) {
 	var b strings.Builder
 	quoted := false
 	kept := 0 // length without trailing blanks
@@ -98,9 +98,9 @@ func iniValue(raw string) (value string, err error) {
 			continue
 		case c == '\\' && i+1 == len(raw):
 			if quoted {
-				return "", errContinues
+				return "", true, errOpen
 			}
-			return "", errBackslash
+			return "", false, errBackslash
 		case c == '\\':
 			if escaped, known := iniEscapes[raw[i+1]]; known && (quoted || escaped == raw[i+1]) {
 				i++
@@ -109,7 +109,7 @@ func iniValue(raw string) (value string, err error) {
 				continue
 			}
 		case (c == '#' || c == ';') && !quoted && (i == 0 || raw[i-1] == ' ' || raw[i-1] == '\t'):
-			return b.String()[:kept], nil
+			return b.String()[:kept], false, nil
 		}
 		b.WriteByte(c)
 		if quoted || c != ' ' && c != '\t' {
@@ -117,7 +117,7 @@ func iniValue(raw string) (value string, err error) {
 		}
 	}
 	if quoted {
-		return "", errOpen
+		return "", false, errOpen
 	}
-	return b.String()[:kept], nil
+	return b.String()[:kept], false, nil
 }
