@@ -44,8 +44,8 @@ help: ## list the targets
 build: ## build bin/standalone-cinder
 	$(GO) build -o bin/standalone-cinder .
 
-demo: ## see it work: a local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster)
-	$(GO) run ./test/demo $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
+demo: ## see it work: a local control plane, simulated Cinder, three replicas (KUBECONFIG=FILE uses your cluster, NODES=2 goes on with pods on nodes and real Cinder)
+	$(if $(NODES),GO='$(GO)' test/demo/nodes.sh '$(NODES)',$(GO) run ./test/demo) $(if $(filter command line,$(origin KUBECONFIG)),-kubeconfig $(KUBECONFIG))
 
 test: ## unit and integration tests, except those of make faults and make render
 	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes; what has not changed since is not tested again"

@@ -318,9 +318,7 @@ func (c *kubeletCluster) ready(ctx context.Context, t *testing.T) {
 		return "", nil
 	}))
 	for name := range c.nodes {
-		_, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType,
-			fmt.Appendf(nil, `{"metadata": {"labels": {"topology.kubernetes.io/zone": %q}}}`, racks[name]), metav1.PatchOptions{})
-		must(t, err)
+		c.patchNode(ctx, t, name, fmt.Sprintf(`{"metadata": {"labels": {"topology.kubernetes.io/zone": %q}}}`, racks[name]))
 	}
 }
 
@@ -405,11 +403,16 @@ func (c *kubeletCluster) runs(ctx context.Context, t *testing.T, name string) *c
 var (
 	foundLine = regexp.MustCompile(`found (\d+) as user (\d+), group of the file (\d+)`)
 	wroteLine = regexp.MustCompile(`wrote (\d+) of size (\d+)`)
+	textLine  = regexp.MustCompile(`has the text (".*")`)
 )
 
-// writer is what a pod reported: what it found when it started, how far it is, and
-// how large its volume is. A pod that ended, or was started again, is an error.
-type writer struct{ found, user, group, wrote, size int64 }
+// writer is what a pod reported: what it found when it started, how far it is, how large
+// its volume is, and the text there, if any. A pod that ended, or was started again, is an
+// error.
+type writer struct {
+	found, user, group, wrote, size int64
+	text                            string
+}
 
 func (c *kubeletCluster) told(ctx context.Context, t *testing.T, name string) writer {
 	t.Helper()
@@ -432,6 +435,10 @@ func (c *kubeletCluster) told(ctx context.Context, t *testing.T, name string) wr
 	if wrote := wroteLine.FindAllStringSubmatch(log, -1); wrote != nil {
 		last := wrote[len(wrote)-1]
 		w.wrote, w.size = number(last[1]), number(last[2])
+	}
+	if text := textLine.FindStringSubmatch(log); text != nil {
+		w.text, err = strconv.Unquote(text[1])
+		must(t, err)
 	}
 	return w
 }
@@ -749,19 +756,51 @@ func (c *kubeletCluster) ten(ctx context.Context, t *testing.T) {
 	}
 }
 
+// outOfService says of a node that it is off, as the guide on lost nodes has it.
+const outOfService = `{"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]}}`
+
 // losesPower switches a node off for good, as far as anybody can tell, and follows what
 // the guide on lost nodes says: an administrator taints the node, and the pod goes on
 // elsewhere. Later the node is back.
 func (c *kubeletCluster) losesPower(ctx context.Context, t *testing.T) {
 	const lost, other = "node-1", "node-2"
 	c.bound(ctx, t, harness.Claim("team-c", "of-a-lost-node", "files", "1Gi", nil))
+	c.deploy(ctx, t, "of-a-lost-node", lost)
+	first := c.worksOn(ctx, t, lost)
+	c.writes(ctx, t, first)
+	before := c.told(ctx, t, first)
+
+	c.nodes[lost].Kill()
+	c.isReady(ctx, t, lost, corev1.ConditionUnknown)
+	tainted := time.Now()
+	c.patchNode(ctx, t, lost, outOfService)
+	second := c.worksOn(ctx, t, other)
+	after := c.writes(ctx, t, second)
+	t.Logf("the pod writes on the other node %s after the taint", time.Since(tainted).Round(time.Second))
+	if after.found < before.wrote {
+		t.Errorf("the pod wrote %d records before its node lost its power, and found %d on the other", before.wrote, after.found)
+	}
+
+	c.comesBack(ctx, t, lost)
+	c.undeploy(ctx, t, second)
+	c.create(ctx, t, c.pod("back", "of-a-lost-node", on(lost)))
+	if back := c.writes(ctx, t, "back"); back.found < after.wrote {
+		t.Errorf("the pod wrote %d records, and found %d on the node that is back", after.wrote, back.found)
+	}
+}
+
+// deploy makes a Deployment of one pod that writes to a claim, on the preferred node. The pod
+// writes a text, too, if there is one.
+func (c *kubeletCluster) deploy(ctx context.Context, t *testing.T, claim, preferred string, text ...string) {
+	t.Helper()
 	labels := map[string]string{"app": "worker"}
 	one := int32(1)
-	pod := c.pod("worker", "of-a-lost-node", nil)
+	pod := c.pod("worker", claim, nil)
+	pod.Spec.Containers[0].Args = append(pod.Spec.Containers[0].Args, text...)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
 		Weight:     100,
-		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{lost}}}},
+		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{preferred}}}},
 	}}}}
 	_, err := c.Client.AppsV1().Deployments("team-c").Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "worker"},
@@ -771,52 +810,46 @@ func (c *kubeletCluster) losesPower(ctx context.Context, t *testing.T) {
 		},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	worksOn := func(node string) (name string) {
-		t.Helper()
-		must(t, harness.Eventually(ctx, func() (string, error) {
-			pods, err := c.Client.CoreV1().Pods("team-c").List(ctx, metav1.ListOptions{LabelSelector: "app=worker"})
-			if err != nil {
-				return "", err
-			}
-			for _, pod := range pods.Items {
-				if pod.Spec.NodeName == node && pod.DeletionTimestamp == nil {
-					name = pod.Name
-					return "", nil
-				}
-			}
-			return "no pod of the Deployment is on " + node, nil
-		}))
-		return name
-	}
-	first := worksOn(lost)
-	c.writes(ctx, t, first)
-	before := c.told(ctx, t, first)
+}
 
-	c.nodes[lost].Kill()
-	c.isReady(ctx, t, lost, corev1.ConditionUnknown)
-	change := func(patch string) {
-		t.Helper()
-		_, err := c.Client.CoreV1().Nodes().Patch(ctx, lost, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		must(t, err)
-	}
-	tainted := time.Now()
-	change(`{"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}]}}`)
-	second := worksOn(other)
-	after := c.writes(ctx, t, second)
-	t.Logf("the pod writes on the other node %s after the taint", time.Since(tainted).Round(time.Second))
-	if after.found < before.wrote {
-		t.Errorf("the pod wrote %d records before its node lost its power, and found %d on the other", before.wrote, after.found)
-	}
+// worksOn waits until the Deployment's pod is on a node, and returns its name.
+func (c *kubeletCluster) worksOn(ctx context.Context, t *testing.T, node string) (name string) {
+	t.Helper()
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		pods, err := c.Client.CoreV1().Pods("team-c").List(ctx, metav1.ListOptions{LabelSelector: "app=worker"})
+		if err != nil {
+			return "", err
+		}
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == node && pod.DeletionTimestamp == nil {
+				name = pod.Name
+				return "", nil
+			}
+		}
+		return "no pod of the Deployment is on " + node, nil
+	}))
+	return name
+}
 
-	must(t, c.boot(ctx, c.nodes[lost]))
-	change(`{"spec": {"taints": null}}`)
-	c.isReady(ctx, t, lost, corev1.ConditionTrue)
+// undeploy deletes the Deployment, and waits until its pod is gone.
+func (c *kubeletCluster) undeploy(ctx context.Context, t *testing.T, pod string) {
+	t.Helper()
 	must(t, c.Client.AppsV1().Deployments("team-c").Delete(ctx, "worker", metav1.DeleteOptions{}))
-	c.gone(ctx, t, second)
-	c.create(ctx, t, c.pod("back", "of-a-lost-node", on(lost)))
-	if back := c.writes(ctx, t, "back"); back.found < after.wrote {
-		t.Errorf("the pod wrote %d records, and found %d on the node that is back", after.wrote, back.found)
-	}
+	c.gone(ctx, t, pod)
+}
+
+// comesBack boots a lost node, and removes its taint.
+func (c *kubeletCluster) comesBack(ctx context.Context, t *testing.T, lost string) {
+	t.Helper()
+	must(t, c.boot(ctx, c.nodes[lost]))
+	c.patchNode(ctx, t, lost, `{"spec": {"taints": null}}`)
+	c.isReady(ctx, t, lost, corev1.ConditionTrue)
+}
+
+func (c *kubeletCluster) patchNode(ctx context.Context, t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	must(t, err)
 }
 
 // isReady waits until a node's condition Ready has a status.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	snapshotclientv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/typed/volumesnapshot/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -206,30 +206,45 @@ func (c *kubeletCluster) checksNodes(ctx context.Context, t *testing.T) {
 // node read a volume that is made from it.
 func (c *kubeletCluster) restores(ctx context.Context, t *testing.T, writer, claim, node string) {
 	t.Helper()
-	client, err := snapshotclient.NewForConfig(c.Config)
-	must(t, err)
-	snapshots := client.SnapshotV1()
-	_, err = snapshots.VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "cinder", Annotations: map[string]string{"snapshot.storage.kubernetes.io/is-default-class": "true"}},
-		Driver:     csiProvisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-	}, metav1.CreateOptions{})
-	must(t, err)
 	before := c.told(ctx, t, writer)
-	_, err = snapshots.VolumeSnapshots("team-c").Create(ctx, &snapshotv1.VolumeSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	group := "snapshot.storage.k8s.io"
-	c.bound(ctx, t, harness.Claim("team-c", "restored", "files", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
-		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "nightly"}
-	}))
+	c.snapshot(ctx, t, csiProvisioner, claim)
+	c.bound(ctx, t, ofSnapshot("1Gi"))
 	written := c.told(ctx, t, writer).wrote
 	c.create(ctx, t, c.pod("restored", "restored", on(node)))
 	if after := c.writes(ctx, t, "restored"); after.found < before.wrote || after.found > written+100 {
 		t.Errorf("the pod had written %d records before the snapshot and %d after it, and %d are in the copy", before.wrote, written, after.found)
 	}
 	c.removePod(ctx, t, "restored")
-	must(t, snapshots.VolumeSnapshots("team-c").Delete(ctx, "nightly", metav1.DeleteOptions{}))
+	must(t, c.snapshots(t).VolumeSnapshots("team-c").Delete(ctx, "nightly", metav1.DeleteOptions{}))
+}
+
+func (c *kubeletCluster) snapshots(t *testing.T) snapshotclientv1.SnapshotV1Interface {
+	t.Helper()
+	client, err := snapshotclientv1.NewForConfig(c.Config)
+	must(t, err)
+	return client
+}
+
+// snapshot has a driver take the snapshot "nightly" of a claim.
+func (c *kubeletCluster) snapshot(ctx context.Context, t *testing.T, driver, claim string) {
+	t.Helper()
+	_, err := c.snapshots(t).VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "cinder", Annotations: map[string]string{"snapshot.storage.kubernetes.io/is-default-class": "true"}},
+		Driver:     driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = c.snapshots(t).VolumeSnapshots("team-c").Create(ctx, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// ofSnapshot returns the claim "restored" to a volume that is made from the snapshot.
+func ofSnapshot(size string) *corev1.PersistentVolumeClaim {
+	group := snapshotv1.GroupName
+	return harness.Claim("team-c", "restored", "files", size, func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "nightly"}
+	})
 }
 
 // growsByHand asks for 2 GiB, and does on the second node, where the pod writes, what the

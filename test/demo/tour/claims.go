@@ -40,7 +40,7 @@ func (t *tour) expectations() []expectation {
 
 // provision creates claims of two tenants and shows what became of them.
 func (t *tour) provision(ctx context.Context) error {
-	t.out.step("Two tenants create claims")
+	t.out.Step("Two tenants create claims")
 	if err := t.makeTenants(ctx); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (t *tour) provision(ctx context.Context) error {
 		}
 		rows = append(rows, []string{e.namespace + "/" + e.claim, got.tenant, got.rule, got.backend, got.protocol, b.volume.ID, e.asked, got.given})
 	}
-	t.out.table(rows)
+	t.out.Table(rows)
 	return t.showVolume(bound[t.names.shop()+"/database"])
 }
 
@@ -77,16 +77,16 @@ func (t *tour) showVolume(b binding) error {
 	if iscsi == nil || iscsi.SecretRef == nil || iscsi.SecretRef.Namespace != harness.Namespace {
 		return fmt.Errorf("PersistentVolume %s is not an iSCSI volume with a Secret in %s", b.pv.Name, harness.Namespace)
 	}
-	t.out.say("A node mounts without asking OpenStack; everything it needs is in the PV. For %s/%s:", b.claim.Namespace, b.claim.Name)
-	t.out.quote(fmt.Sprintf("iscsi:\n  {targetPortal: %q, lun: %d, fsType: %s,\n   iqn: %s,\n   secretRef: {namespace: %s, name: %s}}",
+	t.out.Say("A node mounts without asking OpenStack; everything it needs is in the PV. For %s/%s:", b.claim.Namespace, b.claim.Name)
+	t.out.Quote(fmt.Sprintf("iscsi:\n  {targetPortal: %q, lun: %d, fsType: %s,\n   iqn: %s,\n   secretRef: {namespace: %s, name: %s}}",
 		iscsi.TargetPortal, iscsi.Lun, iscsi.FSType, iscsi.IQN, iscsi.SecretRef.Namespace, iscsi.SecretRef.Name))
-	t.out.say("The Secret contains the CHAP password. It is in a namespace that no tenant can read.")
+	t.out.Say("The Secret contains the CHAP password. It is in a namespace that no tenant can read.")
 	return nil
 }
 
 // deny shows that a claim that no rule admits is denied, with a reason.
 func (t *tour) deny(ctx context.Context) error {
-	t.out.step("A namespace without a rule gets nothing")
+	t.out.Step("A namespace without a rule gets nothing")
 	const claim = "wish"
 	creates := t.sim.CountByOperation()["volume.create"]
 	namespace := t.names.guest()
@@ -109,8 +109,8 @@ func (t *tour) deny(ctx context.Context) error {
 	if current.Status.Phase != corev1.ClaimPending {
 		return fmt.Errorf("the claim of a stranger was denied, but is %s", current.Status.Phase)
 	}
-	t.out.say("%s/%s is %s, Cinder got no request for a volume, and the claim's event says why:", namespace, claim, current.Status.Phase)
-	t.out.say("%s %s: %s", event.Type, event.Reason, event.Message)
+	t.out.Say("%s/%s is %s, Cinder got no request for a volume, and the claim's event says why:", namespace, claim, current.Status.Phase)
+	t.out.Say("%s %s: %s", event.Type, event.Reason, event.Message)
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 // deleteAll deletes all claims, stops the leader halfway through, and checks
 // that nothing is left.
 func (t *tour) deleteAll(ctx context.Context) error {
-	t.out.step("Everything is deleted, and the leader is stopped halfway through")
+	t.out.Step("Everything is deleted, and the leader is stopped halfway through")
 	before, err := t.possessions(ctx)
 	if err != nil {
 		return err
@@ -88,9 +88,9 @@ func (t *tour) deleteAll(ctx context.Context) error {
 		}
 	}
 
-	t.out.command(fmt.Sprintf("kubectl delete pvc --all -n %s (and -n %s, -n %s)", t.names.shop(), t.names.research(), t.names.guest()))
-	t.out.command(fmt.Sprintf("kill -TERM %d", leader.PID()))
-	t.out.table([][]string{
+	t.out.Command(fmt.Sprintf("kubectl delete pvc --all -n %s (and -n %s, -n %s)", t.names.shop(), t.names.research(), t.names.guest()))
+	t.out.Command(fmt.Sprintf("kill -TERM %d", leader.PID()))
+	t.out.Table([][]string{
 		{after(stopped), fmt.Sprintf("replica %d has finished or handed over its work, released the lease and exited with 0", leader.number)},
 		{after(tookOver), fmt.Sprintf("replica %d leads: unlike a killed leader, a stopped one leaves no lease to wait for", next.number)},
 		{after(gone), "nothing is left:"},
@@ -98,13 +98,13 @@ func (t *tour) deleteAll(ctx context.Context) error {
 	row := func(what string, before, left int) []string {
 		return []string{what, fmt.Sprint(before), fmt.Sprint(left)}
 	}
-	t.out.table([][]string{
+	t.out.Table([][]string{
 		{"", "BEFORE", "NOW"},
 		row("PersistentVolumes", before.pvs, left.pvs),
 		row("volumes at Cinder", before.volumes, left.volumes),
 		row("CHAP Secrets in "+harness.Namespace, before.secrets, left.secrets),
 	})
-	t.out.say("None of the %d passwords of Keystone and CHAP is in the three replicas' logs.", len(passwords))
+	t.out.Say("None of the %d passwords of Keystone and CHAP is in the three replicas' logs.", len(passwords))
 	return nil
 }
 
@@ -287,6 +287,6 @@ func (t *tour) waitNamespacesGone(ctx context.Context, namespaces []string) {
 		return strings.Join(left, ", "), nil
 	})
 	if err != nil {
-		t.out.say("The cluster is still terminating the namespaces %s.", strings.Join(left, ", "))
+		t.out.Say("The cluster is still terminating the namespaces %s.", strings.Join(left, ", "))
 	}
 }

@@ -18,7 +18,7 @@ const (
 
 // failOver kills the leader in the middle of its work.
 func (t *tour) failOver(ctx context.Context) error {
-	t.out.step("The leader is killed while claims arrive")
+	t.out.Step("The leader is killed while claims arrive")
 	leader, err := t.leader(ctx, 30)
 	if err != nil {
 		return err
@@ -53,8 +53,8 @@ func (t *tour) failOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.out.command(fmt.Sprintf("kill -9 %d", leader.PID()))
-	t.out.say("Replica %d is gone, with %d of %d new claims created; Cinder has %d volumes that no PV names yet. Its lease lasts 15 s from the last renewal (the default, which the tour does not change); until then no other replica may take over.",
+	t.out.Command(fmt.Sprintf("kill -9 %d", leader.PID()))
+	t.out.Say("Replica %d is gone, with %d of %d new claims created; Cinder has %d volumes that no PV names yet. Its lease lasts 15 s from the last renewal (the default, which the tour does not change); until then no other replica may take over.",
 		leader.number, made, burst, len(begun))
 	err, ended = <-all, true
 	if err != nil {
@@ -77,11 +77,11 @@ func (t *tour) failOver(ctx context.Context) error {
 			adopted++
 		}
 	}
-	t.out.table([][]string{
+	t.out.Table([][]string{
 		{after(tookOver), fmt.Sprintf("replica %d leads", next.number)},
 		{after(done), fmt.Sprintf("all %d claims of both tenants are Bound, their volumes in use", len(bound))},
 	})
-	t.out.say("%d claims, %d PVs, %d volumes at Cinder: none lost, none duplicated. Of %d half-made volumes, the new leader found %d by their stamp and finished them.",
+	t.out.Say("%d claims, %d PVs, %d volumes at Cinder: none lost, none duplicated. Of %d half-made volumes, the new leader found %d by their stamp and finished them.",
 		t.filed.Load(), len(bound), len(t.sim.Volumes()), len(begun), adopted)
 	return nil
 }

@@ -14,19 +14,24 @@ const lineWidth = 100
 
 const indent = "   "
 
-// printer writes what the visitor reads. Several goroutines may use it.
-type printer struct {
+// Printer writes what the visitor reads. Several goroutines may use it.
+type Printer struct {
 	started time.Time
-	// unread is called when writing fails for good.
-	unread func(error)
+	unread  func(error)
 
 	mu    sync.Mutex
 	to    io.Writer
 	steps int
 }
 
-// step begins a numbered step; the time is the time since the start.
-func (p *printer) step(title string) {
+// NewPrinter returns a printer whose time begins now. It calls unread when writing fails for
+// good.
+func NewPrinter(to io.Writer, unread func(error)) *Printer {
+	return &Printer{to: to, started: time.Now(), unread: unread}
+}
+
+// Step begins a numbered step; the time is the time since the start.
+func (p *Printer) Step(title string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps++
@@ -36,16 +41,16 @@ func (p *printer) step(title string) {
 	p.write("\n" + heading + strings.Repeat(" ", fill) + elapsed)
 }
 
-// say writes a paragraph.
-func (p *printer) say(format string, arguments ...any) {
+// Say writes a paragraph.
+func (p *Printer) Say(format string, arguments ...any) {
 	p.lines(wrap(fmt.Sprintf(format, arguments...), lineWidth-len(indent)))
 }
 
-// command shows a command as it could be typed.
-func (p *printer) command(line string) { p.lines([]string{"$ " + line}) }
+// Command shows a command as it could be typed.
+func (p *Printer) Command(line string) { p.lines([]string{"$ " + line}) }
 
-// quote shows a text as it is.
-func (p *printer) quote(text string) {
+// Quote shows a text as it is.
+func (p *Printer) Quote(text string) {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight("| "+line, " ")
@@ -53,8 +58,8 @@ func (p *printer) quote(text string) {
 	p.lines(lines)
 }
 
-// table aligns columns; the first row is the heading.
-func (p *printer) table(rows [][]string) {
+// Table aligns columns; the first row is the heading.
+func (p *Printer) Table(rows [][]string) {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
@@ -76,13 +81,33 @@ func (p *printer) table(rows [][]string) {
 	p.lines(lines)
 }
 
+// EveryMinute reports that a long step is still running, until the returned
+// function is called.
+func (p *Printer) EveryMinute(what string) (stop func()) {
+	done := make(chan struct{})
+	started := time.Now()
+	go func() {
+		ticker := time.NewTicker(time.Minute)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				p.Say("... %s after %s", what, time.Since(started).Round(time.Minute))
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
 // Write passes on progress lines that others write during long steps.
-func (p *printer) Write(text []byte) (int, error) {
+func (p *Printer) Write(text []byte) (int, error) {
 	p.lines(strings.Split(strings.TrimRight(string(text), "\n"), "\n"))
 	return len(text), nil
 }
 
-func (p *printer) lines(lines []string) {
+func (p *Printer) lines(lines []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, line := range lines {
@@ -91,7 +116,7 @@ func (p *printer) lines(lines []string) {
 }
 
 // write writes a line; the caller has the lock.
-func (p *printer) write(line string) {
+func (p *Printer) write(line string) {
 	if _, err := fmt.Fprintln(p.to, line); err != nil {
 		p.unread(fmt.Errorf("the output is no longer read: %w", err))
 	}

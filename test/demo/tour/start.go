@@ -32,16 +32,16 @@ const labelTour = "standalone-cinder-demo"
 
 // startServers builds and starts everything that the program talks to.
 func (t *tour) startServers(ctx context.Context) error {
-	t.out.step("A cluster and a Cinder")
+	t.out.Step("A cluster and a Cinder")
 	if path := t.options.Kubeconfig; path != "" {
 		if _, err := os.Stat(path); err != nil {
 			return fmt.Errorf("the kubeconfig cannot be read: %w", err)
 		}
-		t.out.say("Building the program: a few seconds, or about a minute if nothing is compiled yet.")
+		t.out.Say("Building the program: a few seconds, or about a minute if nothing is compiled yet.")
 	} else {
-		t.out.say("Building the program and a control plane: a few seconds, or about 6 minutes on two cores if nothing is compiled yet.")
+		t.out.Say("Building the program and a control plane: a few seconds, or about 6 minutes on two cores if nothing is compiled yet.")
 	}
-	stillBuilding := t.everyMinute("still building")
+	stillBuilding := t.out.EveryMinute("still building")
 	suite, err := harness.StartSuite(ctx, harness.SuiteOptions{Kubeconfig: t.options.Kubeconfig, Log: t.out})
 	stillBuilding()
 	if err != nil {
@@ -74,30 +74,10 @@ func (t *tour) startServers(ctx context.Context) error {
 	if t.names.id != "" {
 		whose = fmt.Sprintf("your cluster; the tour labels everything it makes there with %s=%s and removes it at the end", labelTour, t.names.id)
 	}
-	t.out.say("Kubernetes %s at %s: %s.", version.GitVersion, t.suite.Config.Host, whose)
-	t.out.say("Simulated Cinder, two endpoints for one set of volumes: with Keystone at %s, without at %s. A volume takes %s to create.",
+	t.out.Say("Kubernetes %s at %s: %s.", version.GitVersion, t.suite.Config.Host, whose)
+	t.out.Say("Simulated Cinder, two endpoints for one set of volumes: with Keystone at %s, without at %s. A volume takes %s to create.",
 		t.sim.KeystoneURL(), t.sim.NoauthEndpoint(), createDelay)
 	return nil
-}
-
-// everyMinute reports that a long step is still running, until the returned
-// function is called.
-func (t *tour) everyMinute(what string) (stop func()) {
-	done := make(chan struct{})
-	started := time.Now()
-	go func() {
-		ticker := time.NewTicker(time.Minute)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticker.C:
-				t.out.say("... %s after %s", what, time.Since(started).Round(time.Minute))
-			}
-		}
-	}()
-	return func() { close(done) }
 }
 
 // prepareCluster creates the program's namespace if it is missing. In the local
@@ -134,10 +114,10 @@ func (t *tour) namespaceLabels(namespace string) map[string]string {
 
 // showPolicy shows the rules and runs policy check on them.
 func (t *tour) showPolicy(ctx context.Context) error {
-	t.out.step("The policy: who may have which volumes")
+	t.out.Step("The policy: who may have which volumes")
 	head, rules := policyOf(t.names, t.sim.NoauthEndpoint(), cindersim.DefaultNoauthProject)
 	t.policy = head + rules
-	t.out.quote(rules)
+	t.out.Quote(rules)
 	dir, err := os.MkdirTemp("", "standalone-cinder-demo-")
 	if err != nil {
 		return err
@@ -152,15 +132,15 @@ func (t *tour) showPolicy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the policy does not pass its check: %w\n%s", err, answer)
 	}
-	t.out.command("standalone-cinder policy check policy.yaml")
-	t.out.quote(string(answer))
+	t.out.Command("standalone-cinder policy check policy.yaml")
+	t.out.Quote(string(answer))
 	return nil
 }
 
 // startReplicas starts the program as its Deployment would.
 func (t *tour) startReplicas(ctx context.Context) error {
-	t.out.step("Three replicas of the program, one of which leads")
-	t.out.command("standalone-cinder run --policy policy.yaml --clouds-file clouds.yaml --kubeconfig ... (three times)")
+	t.out.Step("Three replicas of the program, one of which leads")
+	t.out.Command("standalone-cinder run --policy policy.yaml --clouds-file clouds.yaml --kubeconfig ... (three times)")
 	t.changed = true // by the Lease
 	for range replicaCount {
 		if err := t.start(ctx); err != nil {
@@ -179,9 +159,9 @@ func (t *tour) startReplicas(ctx context.Context) error {
 		}
 		rows = append(rows, []string{fmt.Sprint(r.number), fmt.Sprint(r.PID()), "http://" + r.Address, role})
 	}
-	t.out.table(rows)
+	t.out.Table(rows)
 	if t.names.id == "" {
-		t.out.say("They have the rights that deploy/base/rbac.yaml grants, and no others.")
+		t.out.Say("They have the rights that deploy/base/rbac.yaml grants, and no others.")
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ const logTailLines = 15
 // tour is one run.
 type tour struct {
 	options Options
-	out     *printer
+	out     *Printer
 	names   names
 	// abort ends the run with a cause.
 	abort context.CancelCauseFunc
@@ -74,7 +74,7 @@ func Run(ctx context.Context, options Options, out io.Writer) error {
 	defer cancel(nil)
 	t := &tour{
 		options:  options,
-		out:      &printer{to: out, started: time.Now(), unread: cancel},
+		out:      NewPrinter(out, cancel),
 		names:    namesOf(""),
 		abort:    cancel,
 		password: rand.Text(),
@@ -87,25 +87,25 @@ func Run(ctx context.Context, options Options, out io.Writer) error {
 	switch {
 	case parent.Err() != nil:
 		err = context.Cause(parent)
-		t.out.say("")
-		t.out.say("Stopped: %s. Cleaning up%s; a second interrupt leaves at once.", err, t.cleanUpHint())
+		t.out.Say("")
+		t.out.Say("Stopped: %s. Cleaning up%s; a second interrupt leaves at once.", err, t.cleanUpHint())
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 		t.showLogs(err)
 	case err != nil:
 		t.showLogs(err)
 	default:
-		t.out.step("The end")
+		t.out.Step("The end")
 	}
 	toured := time.Since(t.built)
 	if left := t.tearDown(context.WithoutCancel(ctx)); left != nil || err != nil {
 		if left == nil && t.changed && t.names.id != "" {
-			t.out.say("Your cluster is as it was.")
+			t.out.Say("Your cluster is as it was.")
 		}
 		return errors.Join(err, left)
 	}
-	t.out.say("All processes and temporary files are gone%s.", t.cleanUpDone())
-	t.out.say("Building and starting took %.0f s, the tour %.0f s.", t.built.Sub(t.out.started).Seconds(), toured.Seconds())
+	t.out.Say("All processes and temporary files are gone%s.", t.cleanUpDone())
+	t.out.Say("Building and starting took %.0f s, the tour %.0f s.", t.built.Sub(t.out.started).Seconds(), toured.Seconds())
 	return nil
 }
 
@@ -142,13 +142,13 @@ func (t *tour) cleanUpHint() string {
 
 // showLogs shows what failed and the last lines of the replicas' logs.
 func (t *tour) showLogs(err error) {
-	t.out.say("")
-	t.out.say("NOT AS EXPECTED: %s", strings.SplitN(err.Error(), "\n", 2)[0])
+	t.out.Say("")
+	t.out.Say("NOT AS EXPECTED: %s", strings.SplitN(err.Error(), "\n", 2)[0])
 	for _, r := range t.replicas {
 		lines := slices.DeleteFunc(strings.Split(strings.TrimRight(r.Log(), "\n"), "\n"), isDetail)
 		lines = lines[max(0, len(lines)-logTailLines):]
-		t.out.say("replica %d logged last:", r.number)
-		t.out.quote(strings.Join(lines, "\n"))
+		t.out.Say("replica %d logged last:", r.number)
+		t.out.Quote(strings.Join(lines, "\n"))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -95,8 +94,8 @@ func TestTextIsWrappedBetweenWords(t *testing.T) {
 
 func TestTableAlignsColumns(t *testing.T) {
 	var out bytes.Buffer
-	p := &printer{to: &out, started: time.Now()}
-	p.table([][]string{{"", "BEFORE", "NOW"}, {"volumes", "24", "0"}, {"äöü", "1", ""}})
+	p := NewPrinter(&out, nil)
+	p.Table([][]string{{"", "BEFORE", "NOW"}, {"volumes", "24", "0"}, {"äöü", "1", ""}})
 	want := "            BEFORE  NOW\n   volumes  24      0\n   äöü      1\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
@@ -109,8 +108,8 @@ func (closedPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe
 
 func TestALostReaderIsNoticed(t *testing.T) {
 	var noticed error
-	p := &printer{to: closedPipe{}, started: time.Now(), unread: func(err error) { noticed = err }}
-	p.say("hello")
+	p := NewPrinter(closedPipe{}, func(err error) { noticed = err })
+	p.Say("hello")
 	if noticed == nil || noticed.Error() != "the output is no longer read: broken pipe" {
 		t.Errorf("noticed %v", noticed)
 	}

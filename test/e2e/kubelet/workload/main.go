@@ -1,6 +1,7 @@
 // Command workload is what the pods of the tests run. It writes numbered records
 // with checksums to a volume, each flushed before the next, after it has verified all
-// that are there, and reports how far it is and how large the volume is.
+// that are there, and reports how far it is and how large the volume is. It keeps a text
+// there, too, if it is given one, and reports the text that is there.
 package main
 
 import (
@@ -38,8 +39,13 @@ func run(ctx context.Context, arguments []string) error {
 		return nil
 	case len(arguments) == 2 && arguments[0] == "write":
 		return write(ctx, arguments[1])
+	case len(arguments) == 3 && arguments[0] == "write":
+		if err := keep(arguments[1], arguments[2]); err != nil {
+			return err
+		}
+		return write(ctx, arguments[1])
 	}
-	return errors.New("usage: workload pause | workload write DIRECTORY-OR-DEVICE")
+	return errors.New("usage: workload pause | workload write DIRECTORY-OR-DEVICE | workload write DIRECTORY TEXT")
 }
 
 const (
@@ -49,6 +55,25 @@ const (
 	pause                  = 20 * time.Millisecond
 	report                 = 500 * time.Millisecond
 )
+
+// keep writes a text for good, unless there is one, and reports the one that is there.
+func keep(directory, text string) error {
+	path := filepath.Join(directory, "text")
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o660)
+	if err == nil {
+		_, err = file.WriteString(text)
+		err = errors.Join(err, file.Sync(), file.Close())
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("has the text %q\n", kept)
+	return nil
+}
 
 // write goes on until the context ends.
 func write(ctx context.Context, path string) error {
