@@ -46,6 +46,10 @@ const (
 // claim after growing its filesystem on the node.
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 
+// AnnotationCopyOf is on a claim that kubectl cinder to-csi made: the UID of the claim that it
+// is a copy of.
+const AnnotationCopyOf = Prefix + "copy-of"
+
 // AnnotationVolumeName is the name that a caller of the CSI driver gave its volume. The
 // claim made for the call has it.
 const AnnotationVolumeName = Prefix + "volume-name"

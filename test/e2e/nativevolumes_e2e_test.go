@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -21,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/deploy"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
@@ -99,7 +101,7 @@ multipathd reconfigure && sed -i 's/^node.session.timeo.replacement_timeout.*/no
 		})
 	})
 	t.Run("a StatefulSet's volume is imported", func(t *testing.T) { c.imports(ctx, t) })
-	t.Run("a Job checks the nodes", func(t *testing.T) { c.checksNodes(ctx, t) })
+	t.Run("a pod checks each node", func(t *testing.T) { c.checksNodes(ctx, t) })
 	t.Run("a claim is deleted while its node flushes", func(t *testing.T) { c.deletesWhileFlushing(ctx, t) })
 	t.Run("a node loses its power", func(t *testing.T) { c.losesPower(ctx, t) })
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
@@ -169,36 +171,29 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 	must(t, claims.Delete(ctx, "data-web-0", metav1.DeleteOptions{}))
 }
 
-// checksNodes has every node checked by the Job of the examples.
+// checksNodes has every node checked by the pod of the examples.
 func (c *kubeletCluster) checksNodes(ctx context.Context, t *testing.T) {
 	t.Helper()
 	example, err := os.ReadFile(deploy.Path("examples", "node-check.yaml"))
 	must(t, err)
-	numbers := regexp.MustCompile(`(completions|parallelism): 3`)
-	must(t, c.Apply(ctx, numbers.ReplaceAll(programImage.ReplaceAll(example, []byte("image: "+kubelet.ProgramImage)), []byte("$1: 2"))))
-	must(t, harness.Eventually(ctx, func() (string, error) {
-		job, err := c.Client.BatchV1().Jobs("kube-system").Get(ctx, "node-check", metav1.GetOptions{})
-		if err != nil || len(job.Status.Conditions) > 0 {
-			return "", err
-		}
-		return fmt.Sprintf("the Job goes on: %+v", job.Status), nil
-	}))
-	pods, err := c.Client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=node-check"})
-	must(t, err)
-	checked := map[string]bool{}
-	for _, pod := range pods.Items {
-		checked[pod.Spec.NodeName] = true
-		log, err := kubelet.ContainerLog(ctx, c.nodes[pod.Spec.NodeName].Machine, "kube-system", pod.Name)
+	example = programImage.ReplaceAll(example, []byte("image: "+kubelet.ProgramImage))
+	for name, node := range c.nodes {
+		must(t, c.Apply(ctx, bytes.ReplaceAll(example, []byte("NODE"), []byte(name))))
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			pod, err := c.Client.CoreV1().Pods("kube-system").Get(ctx, "node-check-"+name, metav1.GetOptions{})
+			if err != nil || objects.IsFinished(pod) {
+				return "", err
+			}
+			return fmt.Sprintf("the check of %s goes on: %+v", name, pod.Status), nil
+		}))
+		log, err := kubelet.ContainerLog(ctx, node.Machine, "kube-system", "node-check-"+name)
 		must(t, err)
-		t.Logf("%s:\n%s", pod.Spec.NodeName, log)
-		for _, found := range []string{`ok +iscsi iscsiadm`, `ok +iscsi daemon iscsid`, `iscsi initiator name +` + c.nodes[pod.Spec.NodeName].initiator, `ok +other nodes`} {
+		t.Logf("%s:\n%s", name, log)
+		for _, found := range []string{`ok +iscsi iscsiadm`, `ok +iscsi daemon iscsid`, `iscsi initiator name +` + node.initiator, `ok +other nodes`} {
 			if !regexp.MustCompile(found).MatchString(log) {
-				t.Errorf("the check of %s lacks %s", pod.Spec.NodeName, found)
+				t.Errorf("the check of %s lacks %s", name, found)
 			}
 		}
-	}
-	if len(checked) != len(c.nodes) {
-		t.Errorf("the nodes %v were checked", checked)
 	}
 }
 

@@ -269,7 +269,7 @@ func TestNativeClaimIsClonedIntoModeCSI(t *testing.T) {
 	w.must(suite.Client.CoreV1().Pods(claim.Namespace).Delete(w.ctx, app.Name, *metav1.NewDeleteOptions(0)))
 	for range 2 {
 		output, err := command().CombinedOutput()
-		if err != nil || !strings.Contains(string(output), "claim tocsi-b/data-csi has the content, in mode csi") || strings.Contains(string(output), "works on node") {
+		if err != nil || !strings.Contains(string(output), "claim tocsi-b/data-csi, made at ") || strings.Contains(string(output), "works on node") {
 			t.Errorf("%v\n%s", err, output)
 		}
 	}

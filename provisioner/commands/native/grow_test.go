@@ -183,7 +183,7 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		"no pod":           {func(c *cluster) { c.pods = nil }, "no pod on a node uses it"},
 		"no node":          {func(c *cluster) { c.pods[0].Spec.NodeName = "" }, "no pod on a node uses it"},
 		"a pod that ended": {func(c *cluster) { c.pods[0].Status.Phase = corev1.PodSucceeded }, "no pod on a node uses it"},
-		"two nodes":        {func(c *cluster) { c.pods = append(c.pods, podOn("b", "n2"), podOn("c", "n1")) }, "pods use it on the nodes n1, n2; a filesystem can grow only where it alone is mounted"},
+		"two nodes":        {func(c *cluster) { c.pods = append(c.pods, podOn("b", "n2"), podOn("c", "n1")) }, "pods use it on the nodes n1, n2; wait until one node is left"},
 		"no component":     {func(c *cluster) { c.template.Name = "other" }, "namespace grow has no PodTemplate grow: the component node-grow is not installed there"},
 		"another template": {func(c *cluster) { c.template.Template.Spec.Containers = nil }, "has 0 containers instead of one"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -89,8 +90,15 @@ func (r *runner) start(ctx context.Context, v *volume) (*corev1.Pod, error) {
 	container.Args = slices.Concat(container.Args, v.Arguments())
 	// Whether there is a pod to delete must be known, even if the command is told to stop.
 	created, err := r.client.CoreV1().Pods(r.namespace).Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
+	if err == nil {
+		return created, nil
+	}
 	if !apierrors.IsAlreadyExists(err) {
-		return created, err
+		// Without an answer, the pod may be there.
+		if unanswered, getErr := r.client.CoreV1().Pods(r.namespace).Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil {
+			err = errors.Join(err, r.remove(context.WithoutCancel(ctx), unanswered))
+		}
+		return nil, err
 	}
 	other, err := r.client.CoreV1().Pods(r.namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {

@@ -70,6 +70,9 @@ func (r *runner) growing(ctx context.Context, claim *corev1.PersistentVolumeClai
 	if pv.Spec.CSI != nil {
 		return nil, fmt.Errorf("PersistentVolume %s is one of CSI driver %s, whose filesystem the kubelet has the driver grow when a pod uses it, so there is nothing to do", pv.Name, pv.Spec.CSI.Driver)
 	}
+	if _, err := disksOf(pv); err != nil {
+		return nil, err
+	}
 	wanted, has, size := storage(claim.Spec.Resources.Requests), storage(claim.Status.Capacity), storage(pv.Spec.Capacity)
 	switch {
 	case wanted.Cmp(size) > 0:
@@ -106,7 +109,7 @@ func (r *runner) mounted(ctx context.Context, claim *corev1.PersistentVolumeClai
 		v.node = nodes[0]
 		return v, nil
 	}
-	return nil, fmt.Errorf("pods use it on the nodes %s; a filesystem can grow only where it alone is mounted, so wait until one node is left", strings.Join(nodes, ", "))
+	return nil, fmt.Errorf("pods use it on the nodes %s; wait until one node is left", strings.Join(nodes, ", "))
 }
 
 func storage(list corev1.ResourceList) resource.Quantity { return list[corev1.ResourceStorage] }

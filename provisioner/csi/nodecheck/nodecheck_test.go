@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -355,31 +354,25 @@ func TestTheAPIServerNamesNodesWithWhatTheirDriverRegistered(t *testing.T) {
 	}
 }
 
-// TestTheJobOfTheExampleChecks reads the arguments as the command does.
-func TestTheJobOfTheExampleChecks(t *testing.T) {
+// TestThePodOfTheExampleChecks reads the arguments as the command does.
+func TestThePodOfTheExampleChecks(t *testing.T) {
 	content, err := os.ReadFile("../../../deploy/examples/node-check.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	documents := strings.Split(string(content), "\n---\n")
-	var job batchv1.Job
-	if err := yaml.UnmarshalStrict([]byte(documents[len(documents)-1]), &job); err != nil {
+	var pod corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(documents[len(documents)-1]), &pod); err != nil {
 		t.Fatal(err)
 	}
-	pod := job.Spec.Template
 	var o Options
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(flags)
 	container := pod.Spec.Containers[0]
-	if err := errors.Join(flags.Parse(container.Args[2:]), o.Complete(func(name string) string {
-		if container.Env[0].Name == name {
-			return container.Env[0].ValueFrom.FieldRef.FieldPath
-		}
-		return ""
-	})); err != nil {
+	if err := errors.Join(flags.Parse(container.Args[2:]), o.Complete(os.Getenv)); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(container.Args[:2], []string{"node", "check"}) || o.HostRoot != container.VolumeMounts[0].MountPath || o.NodeName != "spec.nodeName" || !pod.Spec.HostNetwork {
+	if !slices.Equal(container.Args[:2], []string{"node", "check"}) || o.HostRoot != container.VolumeMounts[0].MountPath || o.NodeName != pod.Spec.NodeName || !pod.Spec.HostNetwork {
 		t.Errorf("%+v", pod.Spec)
 	}
 }

@@ -148,11 +148,12 @@ func (g *grower) grow(ctx context.Context) (wire.Grown, error) {
 	if err != nil {
 		return wire.Grown{}, err
 	}
-	content, err := g.host.Look(ctx, device)
-	if err == nil {
-		err = g.still(mount)
+	grown := wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, Bytes: size}
+	// If the pod has ended meanwhile, the filesystem has grown nevertheless.
+	if content, err := g.host.Look(ctx, device); err == nil && g.still(mount) == nil {
+		grown.UUID = content.UUID
 	}
-	return wire.Grown{Device: device, Paths: paths, Filesystem: mount.Type, UUID: content.UUID, Bytes: size}, err
+	return grown, nil
 }
 
 // still returns an error if the kubelet has undone a mount, for example while the new size

@@ -51,7 +51,7 @@ type Grown struct {
 	Device     string   `json:"device,omitempty"`
 	Paths      []string `json:"paths,omitempty"`
 	Filesystem string   `json:"filesystem,omitempty"`
-	// UUID is the filesystem's.
+	// UUID is the filesystem's; empty if it could not be read.
 	UUID  string `json:"uuid,omitempty"`
 	Bytes int64  `json:"bytes,omitempty"`
 	// Error says why nothing is known to have grown.
