@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/review"
@@ -177,6 +178,10 @@ func (o *applyOptions) check() error {
 	}
 	if slices.Contains(o.Beside, o.ConfigMap) {
 		return usageError("--beside names the ConfigMap to write, %s; name only others", o.ConfigMap)
+	}
+	// Replicas are only listed once the policy is written.
+	if _, err := labels.Parse(o.Selector); err != nil {
+		return usageError("--selector is %q; write it as kubectl does, such as app=a,tier=b: %w", o.Selector, err)
 	}
 	if o.timeout < 0 {
 		return usageError("--timeout must not be negative")

@@ -247,6 +247,7 @@ func TestWhatApplyRefuses(t *testing.T) {
 		"no such file":       {[]string{"absent.yaml"}, "read policy: open absent.yaml"},
 		"another format":     {[]string{"-", "-o", "xml"}, "--output must be text or json"},
 		"a negative timeout": {[]string{"-", "--timeout", "-1s"}, "--timeout must not be negative"},
+		"no selector":        {[]string{"-", "--selector", "app=a b"}, `--selector is "app=a b"; write it as kubectl does, such as app=a,tier=b: found 'b', expected: ',' or 'end of string'`},
 		"no namespace":       {[]string{"-", "--namespace", ""}, "--namespace is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -217,7 +217,7 @@ func (d *Document) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		case isOther:
 			d.unreadable(n, path, "must be a string, not %s; put it in quotes: %q", describe(n), n.Value)
 		default:
-			d.unreadable(n, path, "must be a string, not %s", describe(n))
+			d.unreadable(n, path, "must be a string, not %s%s", describe(n), template(n))
 		}
 	case reflect.Bool:
 		if tag != "!!bool" {

@@ -245,6 +245,15 @@ func describe(n *yaml.Node) string {
 	return "a value with the tag " + n.Tag
 }
 
+// template says what to do if a value is {{ ... }}, which YAML reads as a mapping whose key
+// is a mapping.
+func template(n *yaml.Node) string {
+	if n.Kind == yaml.MappingNode && len(n.Content) > 0 && n.Content[0].Kind == yaml.MappingNode {
+		return "; {{ begins a place of a template: " + fillIn
+	}
+	return ""
+}
+
 // Suggest returns the known word closest to a misspelled one, if it is close enough and
 // closer than all others. A word without its ending counts as close.
 func Suggest(word string, known []string) (string, bool) {

@@ -17,6 +17,19 @@ var (
 	unknownAnchorPattern = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
+// unfinished are lines that a tool or a word processor left. The parser takes them for a
+// part of a text, so that it gives up only at a later line.
+var unfinished = []struct {
+	line    *regexp.Regexp
+	problem string
+}{
+	{regexp.MustCompile(`(?m)^<<<<<<< `), "a merge conflict was left here; keep one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>"},
+	{regexp.MustCompile(`(?m)^[ \t]*\x{a0}\s*[^\s#]`), "the line is indented with U+00A0, which only looks like a space; type the spaces again"},
+}
+
+// fillIn is what to do with a template, which no reader of this package fills in.
+const fillIn = "fill that in first, as with helm template, and give the result"
+
 // syntaxHints explain the YAML parser's errors to operators.
 var syntaxHints = map[string]string{
 	"did not find expected alphabetic or numeric character": `a value that begins with * or & must be put in quotes, such as "*", or a quote before it is not closed`,
@@ -43,8 +56,18 @@ func (d *Document) reportSyntax(err error, data []byte) {
 		problem = m[2]
 	}
 	line, text := brokenLine(data, reported)
+	for _, left := range unfinished {
+		if found := left.line.FindIndex(data); found != nil {
+			if before := 1 + bytes.Count(data[:found[0]], []byte("\n")); before <= line {
+				d.errorAt(Position{Line: before}, "", left.problem)
+				return
+			}
+		}
+	}
 	at := Position{Line: line}
 	switch m := unknownAnchorPattern.FindStringSubmatch(problem); {
+	case bytes.HasPrefix(bytes.TrimLeft(text, " \t"), []byte("{{")):
+		d.errorAt(at, "", "the line begins with {{, which is of a template; "+fillIn)
 	case bytes.IndexByte(indentation(text), '\t') >= 0 && (strings.Contains(problem, "tab") || strings.Contains(problem, "cannot start any token")):
 		d.errorAt(at, "", "the line is indented with a tab; YAML allows only spaces there")
 	case m != nil:

@@ -73,6 +73,12 @@ func required(command *cobra.Command, names ...string) error {
 			missing = append(missing, "--"+name)
 		}
 	}
+	for _, name := range []string{"namespace", "claim", "volume-snapshot", "storage-class"} {
+		// An API server's client would only say that a name may not contain a slash.
+		if flag := command.Flags().Lookup(name); flag != nil && strings.Contains(flag.Value.String(), "/") {
+			return volumeUsage("--%s is %q; give the name alone, without its kind or namespace", name, flag.Value)
+		}
+	}
 	if len(missing) > 0 {
 		return volumeUsage("%s needs %s (see %s --help)", command.CommandPath(), strings.Join(missing, ", "), command.CommandPath())
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 )
@@ -64,4 +65,21 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	check(rebind.outcome(&move.Plan{Steps: []string{name}}))
 	check(rebind.failure(errors.New(name)).Error())
 	check(rebind.failure(&move.RefusedError{Problems: []string{name, "another"}}).Error())
+}
+
+// TestNamesAreGivenAlone: kubectl's own forms, such as pvc/data, would be read as names.
+func TestNamesAreGivenAlone(t *testing.T) {
+	for want, arguments := range map[string][]string{
+		`--claim is "pvc/data"; give the name alone, without its kind or namespace`:        {"retype", "--policy", "p", "-n", "team-a", "--claim", "pvc/data", "--type", "ssd"},
+		`--claim is "team-a/data"; give the name alone, without its kind or namespace`:     {"import", "--policy", "p", "--backend", "b", "--volume", "v", "-n", "team-a", "--claim", "team-a/data", "--storage-class", "c"},
+		`--storage-class is "sc/gold"; give the name alone, without its kind or namespace`: {"import", "--policy", "p", "--backend", "b", "--volume", "v", "-n", "team-a", "--claim", "data", "--storage-class", "sc/gold"},
+		`--namespace is "ns/team-a"; give the name alone, without its kind or namespace`:   {"retype", "--policy", "p", "-n", "ns/team-a", "--claim", "data", "--type", "ssd"},
+	} {
+		command := NewVolumeCommand(nil)
+		command.SilenceErrors, command.SilenceUsage = true, true
+		command.SetArgs(arguments)
+		if err := command.ExecuteContext(t.Context()); err == nil || policycli.ExitCode(err) != policycli.ExitUsage || err.Error() != want {
+			t.Errorf("%q: %v", arguments, err)
+		}
+	}
 }

@@ -94,12 +94,21 @@ func ConnectAsKubectl(kubeconfig string, overrides *clientcmd.ConfigOverrides) (
 		return nil, errors.New("no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is not a pod; give --kubeconfig")
 	}
 	switch {
+	case kubeconfig != "" && (clientcmd.IsEmptyConfig(err) || err != nil && isManifest(kubeconfig)):
+		// The client's own words are about its code, or advise a variable that only it reads.
+		return nil, fmt.Errorf("kubeconfig %s: it is another file than a kubeconfig, which has kind: Config and a cluster; give --kubeconfig", kubeconfig)
 	case err != nil && kubeconfig != "":
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	case err != nil:
 		return nil, fmt.Errorf("no connection to Kubernetes (give --kubeconfig): %w", err)
 	}
 	return config, nil
+}
+
+// isManifest reports whether a file has an object that no kubeconfig is.
+func isManifest(path string) bool {
+	_, err := clientcmd.LoadFromFile(path)
+	return runtime.IsNotRegisteredError(err)
 }
 
 // DefaultProvisionerName is the name of the historic program, so that an upgrade needs

@@ -28,6 +28,14 @@ func TestCommandsConnectAsKubectl(t *testing.T) {
 		}
 		return path
 	}
+	other := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const another = "it is another file than a kubeconfig, which has kind: Config and a cluster; give --kubeconfig"
 	home := clientcmd.RecommendedHomeFile
 	t.Cleanup(func() { clientcmd.RecommendedHomeFile = home })
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
@@ -42,6 +50,8 @@ func TestCommandsConnectAsKubectl(t *testing.T) {
 		"the home directory":          {home: write("home"), want: "https://home.example"},
 		"nothing":                     {wantErr: "no connection to Kubernetes: neither $KUBECONFIG nor ~/.kube/config has a configuration, and this is not a pod; give --kubeconfig"},
 		"a context that is missing":   {environment: write("environment"), context: "none", wantErr: `no connection to Kubernetes (give --kubeconfig): context "none" does not exist`},
+		"a manifest":                  {flag: other("manifest", "apiVersion: storage.k8s.io/v1\nkind: StorageClass\n"), wantErr: "kubeconfig " + dir + "/manifest: " + another},
+		"a clouds.yaml":               {flag: other("clouds.yaml", "clouds: {gold: {}}\n"), wantErr: "kubeconfig " + dir + "/clouds.yaml: " + another},
 		"a file that is missing":      {flag: dir + "/none", wantErr: "kubeconfig " + dir + "/none: stat " + dir + "/none: no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,6 +58,9 @@ func newCommand(do func(r *runner, ctx context.Context, namespace, claim string)
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s needs the name of one claim (see %s --help)", c.CommandPath(), c.CommandPath())
+			}
+			if strings.Contains(args[0], "/") {
+				return usage("%q is not the name of a claim; give the name alone, and its namespace with -n", args[0])
 			}
 			return nil
 		},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -339,6 +340,19 @@ func TestNoClusterIsNotARefusal(t *testing.T) {
 	var exit *policycli.ExitError
 	if !errors.As(err, &exit) || exit.Code != policycli.ExitUsage || !strings.HasPrefix(err.Error(), "no connection to the cluster: ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAClaimIsGivenByItsNameAlone: kubectl's own forms would be read as names.
+func TestAClaimIsGivenByItsNameAlone(t *testing.T) {
+	for _, given := range []string{"pvc/data", "team-a/data"} {
+		for _, command := range NewCommands() {
+			err := command.Args(command, []string{given})
+			var exit *policycli.ExitError
+			if !errors.As(err, &exit) || exit.Code != policycli.ExitUsage || err.Error() != strconv.Quote(given)+" is not the name of a claim; give the name alone, and its namespace with -n" {
+				t.Errorf("%s %s: %v", command.Name(), given, err)
+			}
+		}
 	}
 }
 

@@ -255,6 +255,8 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		"with TLS and login": {[]string{"--url", server.URL, "--http-config-file", full}, 0, "replica  p_1"},
 		"without the login":  {[]string{"--url", server.URL, "--http-config-file", withoutLogin}, 2, "401 Unauthorized: give its login in --http-config-file"},
 		"without the file":   {[]string{"--url", server.URL}, 2, "--url: cannot reach " + server.URL + " (name its authority in --http-config-file): tls: failed to verify certificate"},
+		"without a scheme":   {[]string{"--url", "127.0.0.1:8080"}, 2, "--url is not an address such as http://127.0.0.1:8080: it must begin with http:// or https:// and a host"},
+		"with --pod":         {[]string{"--url", server.URL, "--pod", "p"}, 2, "--url and --pod each name a replica to ask; give one of them"},
 		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
 		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "cannot be read as tls_config and basic_auth: yaml: unmarshal errors:   line 1: field tls not found"},
 		"a missing file":     {[]string{"--url", server.URL, "--http-config-file", withoutFile}, 2, "lost: no such file or directory"},

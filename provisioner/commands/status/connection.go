@@ -111,6 +111,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 
 // fetch gets a report, and returns whom it asked.
 func (o *connection) fetch(ctx context.Context, parameters map[string]string) (data []byte, from string, err error) {
+	if o.url != "" && o.pod != "" {
+		return nil, "", errors.New("--url and --pod each name a replica to ask; give one of them")
+	}
 	if o.url != "" {
 		data, err = o.fetchURL(ctx, parameters)
 		return data, o.address(), err
@@ -123,6 +126,9 @@ func (o *connection) fetch(ctx context.Context, parameters map[string]string) (d
 		return nil, "", err
 	}
 	pod := o.pod
+	if strings.Contains(pod, "/") {
+		return nil, "", fmt.Errorf("--pod is %q; give the name alone", pod)
+	}
 	if pod == "" {
 		if pod, err = o.leader(ctx, client); err != nil {
 			return nil, "", err
@@ -190,7 +196,8 @@ func (o *connection) address() string {
 func (o *connection) fetchURL(ctx context.Context, parameters map[string]string) ([]byte, error) {
 	at, err := url.Parse(o.url)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fmt.Errorf("--url must be an address such as http://127.0.0.1:8080, not %q", o.address())
+		// It may hold a password in a place that nothing can tell.
+		return nil, errors.New("--url is not an address such as http://127.0.0.1:8080: it must begin with http:// or https:// and a host")
 	}
 	client, err := o.httpClient()
 	if err != nil {

@@ -136,6 +136,12 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 		"a volume of another provisioner": {about: []string{"pv/pvc-1"}, phase: "Bound",
 			objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationProvisionedBy: "ebs.csi.aws.com"}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}},
 			want:    []string{"it was made by another provisioner, ebs.csi.aws.com"}},
+		"a volume whose record was edited": {about: []string{"pv/pvc-1"}, phase: "Bound",
+			objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationProvisionedBy: "cinder.example", objects.AnnotationBackend: "gold"}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}},
+			want:    []string{"PersistentVolume pvc-1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed (kubectl cinder volume list shows the volumes of each backend)"}},
+		"a volume of the historic provisioner": {about: []string{"pv/pvc-1"}, phase: "Available",
+			objects: []runtime.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", Annotations: map[string]string{objects.AnnotationProvisionedBy: "cinder.example", objects.HistoricVolume: "volume-1", objects.HistoricIdentity: "id"}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}},
+			want:    []string{"it is volume volume-1 of the historic provisioner", "it waits for a claim that names it or fits it"}},
 		"an attachment without a node plugin": {about: []string{"volumeattachment/csi-worker-1"}, phase: "Pending", objects: []runtime.Object{attachmentTo("worker-1", func(*storagev1.VolumeAttachment) {}), plugin("ebs.csi.aws.com")},
 			want: []string{"PersistentVolume pvc-1 is being attached to node worker-1 since 2026-11-28T12:00:00Z", "the node plugin is not registered on node worker-1, so it can have no volumes of mode csi: does the DaemonSet run there?"}},
 		"a node that is lost": {about: []string{"node/worker-1"}, phase: "not ready", objects: []runtime.Object{nodeThatIs(corev1.ConditionUnknown), plugin(policy.CSIDriver), attachmentTo("worker-1", attached)},
@@ -171,7 +177,7 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 					core = append(core, object)
 				}
 			}
-			q := &inquiry{connection: &connection{url: server.URL}, client: fake.NewClientset(core...), snapshots: snapshotsOf(snapshots...)}
+			q := &inquiry{connection: &connection{url: server.URL, provisionerName: "cinder.example"}, client: fake.NewClientset(core...), snapshots: snapshotsOf(snapshots...)}
 			answer, err := ask(t, q, c.about...)
 			if err != nil {
 				t.Fatal(err)

@@ -24,11 +24,19 @@ func (q *inquiry) explainVolume(ctx context.Context) error {
 		return err
 	}
 	q.Phase = string(pv.Status.Phase)
-	if !objects.IsOurs(pv) {
-		q.because("it was made by another provisioner, %s", cmp.Or(pv.Annotations[objects.AnnotationProvisionedBy], "which it does not name"))
+	by := pv.Annotations[objects.AnnotationProvisionedBy]
+	switch origin, err := objects.OriginOf(pv); {
+	case objects.IsOurs(pv):
+		q.note("it is volume %s at backend %s, of tenant %s", pv.Annotations[objects.AnnotationVolume], pv.Annotations[objects.AnnotationBackend], pv.Annotations[objects.AnnotationTenant])
+	case !objects.IsServed(by, q.provisionerName):
+		q.because("it was made by another provisioner, %s", cmp.Or(by, "which it does not name"))
 		return nil
+	case err != nil:
+		// Somebody removed what the program wrote.
+		q.because("%v (kubectl cinder volume list shows the volumes of each backend)", err)
+	default:
+		q.note("it is volume %s of the historic provisioner", origin.VolumeID)
 	}
-	q.note("it is volume %s at backend %s, of tenant %s", pv.Annotations[objects.AnnotationVolume], pv.Annotations[objects.AnnotationBackend], pv.Annotations[objects.AnnotationTenant])
 	claim := ptr.Deref(pv.Spec.ClaimRef, corev1.ObjectReference{})
 	switch {
 	case pv.Status.Phase == corev1.VolumeBound:
