@@ -479,12 +479,14 @@ func TestNothingIsCopiedThatCouldNotBeUsed(t *testing.T) {
 		"in mode csi": {func(c *scene) {
 			c.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: policy.CSIDriver}}
 		}, policy.CSIDriver, "it is in mode csi already", 0},
-		"it grows":                  {func(c *scene) { c.claim.Status.Capacity = nil }, policy.CSIDriver, "it grows; wait", 0},
-		"a claim of that name":      {func(c *scene) { c.others = []*corev1.PersistentVolumeClaim{notACopy()} }, policy.CSIDriver, "claim data-csi exists, and this command did not make it", 0},
-		"a copy of another class":   {func(c *scene) { c.others = []*corev1.PersistentVolumeClaim{copied("other")} }, policy.CSIDriver, "with StorageClass files-csi; delete it, or give another --name", 0},
-		"no pod shows its UUID":     {func(c *scene) { c.pods = nil }, policy.CSIDriver, "the UUID of its filesystem is not recorded, and cannot be read: no pod on a node uses it", 0},
-		"another disk":              {func(c *scene) { c.ends = terminated(corev1.PodFailed, `{"error": "WrongDisk"}`) }, policy.CSIDriver, "node n1: WrongDisk", 2},
-		"an older component":        {func(c *scene) { c.ends = terminated(corev1.PodSucceeded, `{"filesystem": "ext4", "bytes": 21474836480}`) }, policy.CSIDriver, "does not say which UUID the filesystem has", 2},
+		"it grows":                {func(c *scene) { c.claim.Status.Capacity = nil }, policy.CSIDriver, "it grows; wait", 0},
+		"a claim of that name":    {func(c *scene) { c.others = []*corev1.PersistentVolumeClaim{notACopy()} }, policy.CSIDriver, "claim data-csi exists, and this command did not make it", 0},
+		"a copy of another class": {func(c *scene) { c.others = []*corev1.PersistentVolumeClaim{copied("other")} }, policy.CSIDriver, "with StorageClass files-csi; delete it, or give another --name", 0},
+		"no pod shows its UUID":   {func(c *scene) { c.pods = nil }, policy.CSIDriver, "the UUID of its filesystem is not recorded, and cannot be read: no pod on a node uses it", 0},
+		"another disk":            {func(c *scene) { c.ends = terminated(corev1.PodFailed, `{"error": "WrongDisk"}`) }, policy.CSIDriver, "node n1: WrongDisk", 2},
+		"an older component": {func(c *scene) {
+			c.ends = terminated(corev1.PodSucceeded, `{"filesystem": "ext4", "bytes": 21474836480}`)
+		}, policy.CSIDriver, "does not say which UUID the filesystem has", 2},
 		"the class is of the other": {func(c *scene) { c.pv.Annotations[objects.AnnotationFilesystemUUIDs] = filesystem }, "", "the rule for StorageClass files-csi is in mode native", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
