@@ -124,6 +124,7 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{*harness.Claim("team-c", "data", "files", "1Gi", nil)},
 	}}, metav1.CreateOptions{})
 	must(t, err)
+	c.exists(ctx, t, "web-0")
 	before := c.writes(ctx, t, "web-0")
 	claim, err := claims.Get(ctx, "data-web-0", metav1.GetOptions{})
 	must(t, err)
@@ -159,6 +160,7 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 	}
 	imported := time.Now()
 	scale(1)
+	c.exists(ctx, t, "web-0")
 	after := c.writes(ctx, t, "web-0")
 	t.Logf("the pod was away for %s: %s until it had stopped, %s for the import, %s until it wrote again",
 		time.Since(began), stopped.Sub(began), imported.Sub(stopped), time.Since(imported))
@@ -169,6 +171,18 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 	c.gone(ctx, t, "web-0")
 	must(t, sets.Delete(ctx, "web", metav1.DeleteOptions{}))
 	must(t, claims.Delete(ctx, "data-web-0", metav1.DeleteOptions{}))
+}
+
+// exists waits until a controller has made a pod.
+func (c *kubeletCluster) exists(ctx context.Context, t *testing.T, pod string) {
+	t.Helper()
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		_, err := c.Client.CoreV1().Pods("team-c").Get(ctx, pod, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "there is no pod " + pod, nil
+		}
+		return "", err
+	}))
 }
 
 // checksNodes has every node checked by the pod of the examples.
