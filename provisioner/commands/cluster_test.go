@@ -147,7 +147,7 @@ func TestReadExistingOfWhatIsNoCluster(t *testing.T) {
 	for name, test := range map[string]struct{ kubeconfig, begin, end string }{
 		"no file":        {"", "no kubeconfig file is given", ""},
 		"an absent file": {absent, "kubeconfig " + absent + ": ", "no such file or directory"},
-		"an empty file":  {empty, "kubeconfig " + empty + ": invalid configuration: no configuration has been provided", ""},
+		"an empty file":  {empty, "kubeconfig " + empty + ": it is another file than a kubeconfig", ""},
 		"a dead server":  {kubeconfigOf(t, server.URL), "cannot list PersistentVolumeClaims: ", "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
