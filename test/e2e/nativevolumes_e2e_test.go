@@ -152,12 +152,15 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 	must(t, volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{}))
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	must(t, os.WriteFile(policy, []byte(nativeNodesPolicy(c.env)), 0o600))
-	code, output, err := c.Run(ctx, "volume", "import", "--policy", policy, "--kubeconfig", "KUBECONFIG", "--provisioner-name", csiProvisioner, "--backend", "lab",
-		"--volume", pv.Annotations[annotationVolume], "--namespace", "team-c", "--claim", "data-web-0", "--storage-class", "files", "--reclaim-policy", "Delete", "--apply")
-	must(t, err)
-	if code != 0 {
-		t.Fatalf("exit code %d:\n%s", code, output)
-	}
+	// It is refused until the node has let go of the volume.
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		code, output, err := c.Run(ctx, "volume", "import", "--policy", policy, "--kubeconfig", "KUBECONFIG", "--provisioner-name", csiProvisioner, "--backend", "lab",
+			"--volume", pv.Annotations[annotationVolume], "--namespace", "team-c", "--claim", "data-web-0", "--storage-class", "files", "--reclaim-policy", "Delete", "--apply")
+		if code == 0 {
+			return "", err
+		}
+		return output, err
+	}))
 	imported := time.Now()
 	scale(1)
 	c.exists(ctx, t, "web-0")
