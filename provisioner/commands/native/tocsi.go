@@ -115,6 +115,9 @@ func (r *runner) copyToCSI(ctx context.Context, namespace, name string, wanted c
 	case filesystem != "" && copied.Spec.CSI.FSType != filesystem:
 		return fmt.Errorf("the volume has a filesystem %s, but claim %s gets %s, so no node would mount it. Delete the claim, and give a StorageClass with fsType %s", filesystem, made.Name, copied.Spec.CSI.FSType, filesystem)
 	}
+	if now, _, err := r.read(ctx, namespace, name); err != nil || now.UID != claim.UID {
+		return cmp.Or(err, fmt.Errorf("it was replaced by another claim while it was copied, so nobody knows what claim %s has; delete claim %s, and run the command again", made.Name, made.Name))
+	}
 	r.say(fmt.Sprintf("claim %s/%s, made at %s, has the content, in mode csi (PersistentVolume %s). Start the workload with it, and delete claim %s once you trust it",
 		namespace, made.Name, made.CreationTimestamp.UTC().Format(time.RFC3339), copied.Name, name))
 	return nil

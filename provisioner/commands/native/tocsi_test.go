@@ -174,6 +174,16 @@ func TestTheContentIsOfTheClaimThatWasRead(t *testing.T) {
 				_ = client.Tracker().Create(claimsResource, other, "team-a")
 			}
 		},
+		"the claim is replaced while it is copied": func(s *scene) {
+			s.created = func(client *fake.Clientset) {
+				other := s.claim.DeepCopy()
+				other.UID, other.Spec.VolumeName = "u9", "pvc-u1"
+				s.pv.Spec.ClaimRef.UID = "u9"
+				_ = client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), s.pv, "")
+				_ = client.Tracker().Delete(claimsResource, "team-a", "data")
+				_ = client.Tracker().Create(claimsResource, other, "team-a")
+			}
+		},
 		// The PersistentVolume controller binds any claim, also one with a dataSource, to a fitting
 		// Available PersistentVolume of the class before any provisioner sees it.
 		"the new claim got an Available PersistentVolume that was there": func(s *scene) {
