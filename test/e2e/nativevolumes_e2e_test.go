@@ -150,11 +150,13 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 		return "the PersistentVolume is " + string(now.Status.Phase), nil
 	}))
 	must(t, volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{}))
+	kubeconfig, err := c.Administrator(t.TempDir(), "", nil)
+	must(t, err)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	must(t, os.WriteFile(policy, []byte(nativeNodesPolicy(c.env)), 0o600))
 	// It is refused until the node has let go of the volume.
 	must(t, harness.Eventually(ctx, func() (string, error) {
-		code, output, err := c.Run(ctx, "volume", "import", "--policy", policy, "--kubeconfig", "KUBECONFIG", "--provisioner-name", csiProvisioner, "--backend", "lab",
+		code, output, err := c.Run(ctx, "volume", "import", "--policy", policy, "--kubeconfig", kubeconfig, "--provisioner-name", csiProvisioner, "--backend", "lab",
 			"--volume", pv.Annotations[annotationVolume], "--namespace", "team-c", "--claim", "data-web-0", "--storage-class", "files", "--reclaim-policy", "Delete", "--apply")
 		if code == 0 {
 			return "", err
