@@ -150,6 +150,8 @@ func (c *kubeletCluster) imports(ctx context.Context, t *testing.T) {
 		return "the PersistentVolume is " + string(now.Status.Phase), nil
 	}))
 	must(t, volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{}))
+	// An audit would find it (OrphanSecret).
+	must(t, c.Client.CoreV1().Secrets(pv.Spec.ISCSI.SecretRef.Namespace).Delete(ctx, pv.Spec.ISCSI.SecretRef.Name, metav1.DeleteOptions{}))
 	kubeconfig, err := c.Administrator(t.TempDir(), "", nil)
 	must(t, err)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
