@@ -228,7 +228,7 @@ func (r *runner) unused(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		// Whether the nodes can be seen must be known before the workload stops.
 		nodes, err := tracker.Users(ctx, nodeuse.VolumeOf(pv))
 		users, usersErr := r.usersOf(ctx, claim)
-		waits := ""
+		var waits string
 		switch err = cmp.Or(err, usersErr); {
 		case apierrors.IsForbidden(err):
 			return err
