@@ -225,11 +225,14 @@ func (r *runner) recordUUID(ctx context.Context, claim *corev1.PersistentVolumeC
 func (r *runner) unused(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
 	tracker, told := nodeuse.New(nodeuse.Options{Client: r.client}), ""
 	for {
+		users, err := r.usersOf(ctx, claim)
+		var nodes []string
 		// Whether the nodes can be seen must be known before the workload stops.
-		nodes, err := tracker.Users(ctx, nodeuse.VolumeOf(pv))
-		users, usersErr := r.usersOf(ctx, claim)
+		if err == nil && (told == "" || len(users) == 0) {
+			nodes, err = tracker.Users(ctx, nodeuse.VolumeOf(pv))
+		}
 		var waits string
-		switch err = cmp.Or(err, usersErr); {
+		switch {
 		case apierrors.IsForbidden(err):
 			return err
 		case err != nil:
