@@ -190,12 +190,9 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd test/sidecars && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/conformance/suite && CGO_ENABLED=0 $(GO) list -deps -test . tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \
-	  $(GO) run $(GOLANGCI) version && \
-	  $(GO) run $(MISSPELL) -v && \
-	  $(GO) run $(GOTESTSUM) --version && \
 	  : getting a program into an empty module downloads what building it needs && \
-	  (cd "$$GOMODCACHE" && mkdir tools && cd tools && $(GO) mod init tools && $(GO) get $(RENDERERS)) && \
-	  (cd "$$GOMODCACHE" && mkdir krew && cd krew && $(GO) mod init krew && $(GO) get $(KREW)) && \
+	  for tool in $(GOLANGCI) $(MISSPELL) $(GOTESTSUM) "$(RENDERERS)" $(KREW); do \
+	    module=$$(mktemp -d -p "$$GOMODCACHE") && (cd "$$module" && $(GO) mod init tool && $(GO) get $$tool) || exit 1; done && \
 	  set +x && served=0 && for minor in $(CONTROLPLANES)/*/; do \
 	    if (cd $$minor && CGO_ENABLED=0 $(GO) list -deps ./... >/dev/null); then served=1; echo "$$minor: served"; \
 	    else echo "$$minor: REFUSED; a first run uses another minor"; fi; done; test $$served = 1
