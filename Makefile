@@ -64,7 +64,7 @@ render: ## render the chart and the kustomizations, lint the chart, and follow t
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test -count=1 -timeout 40m ./test/deploy ./test/install
 
-monitoring: ## evaluate the alerts with Prometheus' engine, and check the dashboard and the operator's manifests
+monitoring: ## evaluate the alerts and the dashboard's queries with Prometheus' engine, and check the operator's manifests
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 

@@ -42,8 +42,8 @@ type options struct {
 	attached    int
 	exportDelay time.Duration
 	only        string
-	// json and svg are the files to write; empty means none.
-	json, svg string
+	// json, svg and record are the files to write; empty means none.
+	json, svg, record string
 }
 
 // fewClaims is the smallest number of claims for a measurement: a single one says
@@ -82,6 +82,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy, handover or attach")
 	flag.StringVar(&o.json, "json", "", "`file` for all figures and ratios")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a chart of the throughput")
+	flag.StringVar(&o.record, "record", "", "measure nothing, but record metrics of five minutes in a `file`, for the dashboard's picture")
 	flag.Parse()
 	if err := o.complete(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -109,6 +110,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
 	}()
+	if o.record != "" {
+		return record(ctx, suite, o, out)
+	}
 	known, r := false, newResults(o)
 	for _, part := range []struct {
 		name    string

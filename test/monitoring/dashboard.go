@@ -142,7 +142,7 @@ var rows = []row{
 		{"Processor", graph, "short", []query{{`rate(process_cpu_seconds_total{` + in + `}[$__rate_interval]) and on (namespace, pod) standalone_cinder_leader`, "{{pod}}"}}},
 		{"Policy revisions", table, "short", []query{{`count by (namespace, revision) (standalone_cinder_policy_info{` + in + `})`, "{{revision}}"}}},
 		{"Requests to the API server, by code", graph, "reqps", []query{{`sum by (code) (rate(rest_client_requests_total{` + in + `}[$__rate_interval]) and on (namespace, pod) standalone_cinder_leader)`, "{{code}}"}}},
-		{"Wait for the client's rate limit, 99th percentile", graph, "s", []query{{`histogram_quantile(0.99, sum by (le) (rate(rest_client_rate_limiter_duration_seconds_bucket{` + in + `}[$__rate_interval]) and on (namespace, pod) standalone_cinder_leader))`, ""}}},
+		{"Wait for the client's rate limit, 99th percentile", graph, "s", []query{{`histogram_quantile(0.99, sum by (le) (rate(rest_client_rate_limiter_duration_seconds_bucket{` + in + `}[$__rate_interval]) and on (namespace, pod) standalone_cinder_leader))`, "99th percentile"}}},
 		{"Queues", graph, "short", []query{
 			{`sum by (name) (workqueue_depth{` + in + `} and on (namespace, pod) standalone_cinder_leader == 1)`, "{{name}}"},
 			{`sum(standalone_cinder_events_waiting{` + in + `})`, "events"},
