@@ -37,6 +37,8 @@ require (
 	k8s.io/kubelet v0.37.2
 )
 
+require k8s.io/component-helpers v0.37.2
+
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect

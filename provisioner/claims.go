@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -66,7 +67,7 @@ func (c *claims) ShouldProvision(_ context.Context, claim *corev1.PersistentVolu
 		c.awaitNode(claim.UID)
 		return false
 	}
-	return true
+	return !c.leftToController(turn, claim, class)
 }
 
 // leftToPopulator reports whether a volume populator serves a claim. Such a claim is fine
@@ -78,6 +79,27 @@ func (c *claims) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	return false
 }
+
+// leftToController reports whether an available PersistentVolume satisfies a claim, which
+// Kubernetes then binds to it. Otherwise Kubernetes looks for one before it names a
+// provisioner; but a claim may have had that name from its creation.
+func (c *claims) leftToController(turn *turn, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
+	if admission.ClassOf(class).WaitsForPod || c.mayHaveVolume(claim.UID) {
+		return false
+	}
+	pv := objects.AvailableFor(c.records, claim)
+	if pv == nil {
+		return false
+	}
+	c.placement.GiveBack(claim.UID)
+	c.parkedClaims.loop.Leave(string(claim.UID))
+	c.parkedClaims.leave(claim, policy.Denial{Reason: reasonAvailable, Message: fmt.Sprintf("PersistentVolume %s is available and satisfies the claim, so Kubernetes binds the two", pv.Name)})
+	turn.Await(parking.Trigger{Kind: parking.Class, Name: class.Name})
+	return true
+}
+
+// reasonAvailable is why a claim is left to the PersistentVolume controller.
+const reasonAvailable policy.Reason = "VolumeAvailable"
 
 // isImport reports whether a claim gets an existing Cinder volume: its author asks for
 // one and no new volume was begun, or an import was begun (perhaps finished) and

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/trim"
@@ -63,6 +64,9 @@ const (
 	byClaimUID = "uid-group"
 	// byImport omits claims that name no PersistentVolume of an imported volume.
 	byImport = "import-group"
+	// byAvailable has the PersistentVolumes that claims may take, by their StorageClasses.
+	// It is as good as empty where volumes are made for claims.
+	byAvailable = "available"
 )
 
 // groupOf returns the group of a value; there are 4096.
@@ -78,19 +82,58 @@ func groupOf(value string) string {
 
 // Indexers returns the indexes that the cache of PersistentVolumes must have.
 func Indexers() cache.Indexers {
-	return cache.Indexers{byVolume: func(object any) ([]string, error) {
+	return cache.Indexers{
+		byVolume: volumeIndex(func(pv *corev1.PersistentVolume) (groups []string) {
+			for _, id := range VolumeIDs(pv) {
+				if group := groupOf(id); !slices.Contains(groups, group) {
+					groups = append(groups, group)
+				}
+			}
+			return groups
+		}),
+		byAvailable: volumeIndex(func(pv *corev1.PersistentVolume) []string {
+			if IsAvailable(pv) {
+				return []string{pv.Spec.StorageClassName}
+			}
+			return nil
+		}),
+	}
+}
+
+func volumeIndex(valuesOf func(*corev1.PersistentVolume) []string) cache.IndexFunc {
+	return func(object any) ([]string, error) {
 		pv, ok := object.(*corev1.PersistentVolume)
 		if !ok {
 			return nil, fmt.Errorf("a cache of PersistentVolumes holds a %T", object)
 		}
-		var groups []string
-		for _, id := range VolumeIDs(pv) {
-			if group := groupOf(id); !slices.Contains(groups, group) {
-				groups = append(groups, group)
-			}
+		return valuesOf(pv), nil
+	}
+}
+
+// IsAvailable reports whether any claim may take a PersistentVolume, at once or as soon as
+// the PersistentVolume controller has looked at it.
+func IsAvailable(pv *corev1.PersistentVolume) bool {
+	return slices.Contains([]corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable}, pv.Status.Phase) &&
+		pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil
+}
+
+// AvailableFor returns a PersistentVolume that the PersistentVolume controller would bind
+// to a claim instead of provisioning one, or nil: findByClaim in
+// pkg/controller/volume/persistentvolume/index.go of Kubernetes.
+func AvailableFor(pvs cache.Indexer, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	var fitting []*corev1.PersistentVolume
+	for _, object := range lookUp(pvs, byAvailable, ClassName(claim)) {
+		if pv := object.(*corev1.PersistentVolume); storagehelpers.CheckAccessModes(claim, pv) {
+			soon := *pv
+			soon.Status.Phase = corev1.VolumeAvailable
+			fitting = append(fitting, &soon)
 		}
-		return groups, nil
-	}}
+	}
+	pv, err := storagehelpers.FindMatchingVolume(claim, fitting, nil, nil, false, true)
+	if err != nil {
+		return nil // its selector is invalid, and the policy refuses any
+	}
+	return pv
 }
 
 // ClaimIndexers returns the indexes that the cache of claims must have.

@@ -42,6 +42,8 @@ type options struct {
 	attached    int
 	exportDelay time.Duration
 	only        string
+	// claimPolicy means that claims have the provisioner's name when they are created.
+	claimPolicy bool
 	// json, svg and record are the files to write; empty means none.
 	json, svg, record string
 }
@@ -79,6 +81,7 @@ func main() {
 	flag.IntVar(&o.handOvers, "hand-overs", 4, "how often the leader is stopped; it is killed half as often")
 	flag.IntVar(&o.attached, "attached", 50, "volumes in mode csi attached at once")
 	flag.DurationVar(&o.exportDelay, "export-delay", time.Second, "time that the simulated Cinder takes to export a volume to a node")
+	flag.BoolVar(&o.claimPolicy, "claim-policy", false, "install the component claim-policy for the throughput")
 	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy, handover or attach")
 	flag.StringVar(&o.json, "json", "", "`file` for all figures and ratios")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a chart of the throughput")

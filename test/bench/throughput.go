@@ -104,6 +104,11 @@ func newProgram(ctx context.Context, suite *harness.Suite, o options) (*way, err
 	if err != nil {
 		return nil, err
 	}
+	if o.claimPolicy {
+		if _, err := suite.NameClaims(ctx, s.provisioner, s.class); err != nil {
+			return nil, err
+		}
+	}
 	w := newWay(way{title: "standalone-cinder", party: theProgram, scene: s})
 	for range o.replicas {
 		replica, err := suite.StartReplica(ctx, harness.ReplicaOptions{Policy: policyFor(s), Provisioner: s.provisioner})

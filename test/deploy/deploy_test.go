@@ -193,6 +193,14 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
+func TestComponentClaimPolicyIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "claimPolicy.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareFile(t, rendered, "claimpolicy.yaml", "claim-policy")
+}
+
 // TestComponentNodeGrowIsTheChart: the pods have the program's image, whatever an overlay
 // makes of it, and no rights.
 func TestComponentNodeGrowIsTheChart(t *testing.T) {
@@ -322,6 +330,7 @@ func TestComponents(t *testing.T) {
 		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
 		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
 		"csi":                {"--set", "csi.enabled=true"},
+		"claim-policy":       {"--set", "claimPolicy.enabled=true"},
 		"tenant-status":      {"--set", "tenantStatus.enabled=true"},
 		"node-grow":          {"--set", "nodeGrow.enabled=true"},
 		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
@@ -445,7 +454,7 @@ func TestChartOfAnUnusualCluster(t *testing.T) {
 // chart before these, have none.
 func TestChartWithValuesThatAreMissing(t *testing.T) {
 	values := append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.runbookURL=https://example.org")
-	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "tenantStatus", "nodeGrow", "policy.directory",
+	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "claimPolicy", "tenantStatus", "nodeGrow", "policy.directory",
 		"policy.moreConfigMaps", "monitoring.prometheusRule.disabled", "monitoring.prometheusRule.rules"} {
 		values = append(values, "--set", name+"=null")
 	}

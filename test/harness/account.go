@@ -184,6 +184,33 @@ func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error
 	return err
 }
 
+// NameClaims installs the component claim-policy of the manifests for a provisioner, and
+// waits until the claims of one of its classes get its name. remove removes it again.
+func (s *Suite) NameClaims(ctx context.Context, provisioner, class string) (remove func(context.Context) error, err error) {
+	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "claim-policy", "claimpolicy.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	name := Account(provisioner) + "-new-claims"
+	content = bytes.ReplaceAll(content, []byte(defaultProvisioner), []byte(provisioner))
+	content = bytes.ReplaceAll(content, []byte(ServiceAccount+"-new-claims"), []byte(name))
+	if err := s.Apply(ctx, content); err != nil {
+		return nil, err
+	}
+	remove = func(ctx context.Context) error {
+		admission := s.Client.AdmissionregistrationV1()
+		return errors.Join(admission.MutatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+			admission.MutatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
+	}
+	return remove, Eventually(ctx, func() (string, error) {
+		claim, err := s.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, Claim("default", "tried", class, "1Gi", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil || len(claim.Annotations) > 0 {
+			return "", err
+		}
+		return "claims do not get the provisioner's name yet", nil
+	})
+}
+
 func (s *Suite) component(file string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
 }

@@ -29,7 +29,7 @@ const (
 	Policy      TriggerKind = "policy"      // another policy is in force
 	Credentials TriggerKind = "credentials" // some backend's credentials have changed
 	Namespace   TriggerKind = "namespace"   // its labels may have changed
-	Class       TriggerKind = "class"       // the StorageClass was re-created
+	Class       TriggerKind = "class"       // it was re-created, or an available PersistentVolume of it was taken
 	Attributes  TriggerKind = "attributes"  // the VolumeAttributesClass was created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
