@@ -55,18 +55,8 @@ func newCommand(log io.Writer) *cobra.Command {
 		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(command *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			hint := fmt.Sprintf("see %s --help", command.CommandPath())
-			if near := command.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = "did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf("%s has no command %q (%s)", command.CommandPath(), args[0], hint)}
-		},
-		SuggestionsMinimumDistance: 2,
-		RunE:                       func(command *cobra.Command, _ []string) error { return command.Help() },
+		Args:          policycli.NoArguments,
+		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version")
@@ -93,7 +83,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed, for example because the po
 has errors and no last good one is kept; 2 wrong usage.`,
 		Example: `  standalone-cinder run --policy policy.yaml --clouds-file clouds.yaml
   standalone-cinder run --policy policy.yaml --kubeconfig ~/.kube/config --namespace standalone-cinder --log-format text`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := errors.Join(options.Validate(), wiring.KeepMemoryBelow(memoryLimit, os.Getenv))
 			if err != nil {
@@ -149,7 +139,7 @@ be killed and started again at any time.
 
 Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 		Example: `  standalone-cinder node --host-root /host --node-name worker-1`,
-		Args:    cobra.NoArgs,
+		Args:    policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := options.Complete(os.Getenv)
 			if err == nil {
@@ -190,7 +180,7 @@ A warning is about what harms only some volumes, or could not be checked.
 Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
 		Example: `  standalone-cinder node check --portal 192.0.2.1:3260
   standalone-cinder node check --mode csi --protocol iscsi,multipath --host-root /host --output json`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := options.Complete(os.Getenv)
 			if output != table && output != asJSON {
@@ -242,7 +232,7 @@ may be repeated. It prints the result as JSON.
 Exit codes: 0 the filesystem has the size of its device; 1 refused, or failed; 2 wrong
 usage.`,
 		Example: `  standalone-cinder node grow --persistent-volume pvc-0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --bytes 21474836480 --disk iqn.2026-01.com.example:vol-1/1 --pod 5d0ce1b4-0e0f-4f4d-8f5e-7c1d7a0e2f11`,
-		Args:    cobra.NoArgs,
+		Args:    policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := options.Complete()
 			if err == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -15,6 +17,7 @@ type changeRequests interface {
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
 	RetypeVolume(ctx context.Context, id, volumeType string) error
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
+	VolumeTypes(ctx context.Context) ([]cinder.VolumeType, error)
 }
 
 // inPlace is a change that Cinder makes to a volume in place.
@@ -106,6 +109,18 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 			},
 		})
 	})
+}
+
+// HasType reports whether the project may use a volume type of that name or ID.
+func (l *Lifecycle) HasType(ctx context.Context, volumeType string) (has bool, err error) {
+	err = read(ctx, l.current().session, func(ctx context.Context, client changeRequests) error {
+		types, err := client.VolumeTypes(ctx)
+		has = slices.ContainsFunc(types, func(t cinder.VolumeType) bool {
+			return t.Name == volumeType || strings.EqualFold(t.ID, volumeType)
+		})
+		return err
+	})
+	return has, err
 }
 
 // change requests a change unless it has already been made, and waits for its end.

@@ -184,6 +184,14 @@ func (m memoryClient) VolumeType(ctx context.Context, id string) (found cinder.V
 	return found, err
 }
 
+func (m memoryClient) VolumeTypes(ctx context.Context) (found []cinder.VolumeType, err error) {
+	err = m.call(ctx, "type.list", "", func() error {
+		found = []cinder.VolumeType{{ID: quickID, Name: quickType}}
+		return nil
+	})
+	return found, err
+}
+
 // unknownType is a volume type that does not exist.
 const unknownType = "unknown"
 

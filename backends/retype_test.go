@@ -2,6 +2,7 @@ package backends
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -77,6 +78,14 @@ func TestRetype(t *testing.T) {
 				equal(t, memory.volumes[id].Type, "hdd")
 			}
 		})
+	}
+}
+
+func TestHasType(t *testing.T) {
+	for volumeType, want := range map[string]bool{quickType: true, strings.ToUpper(quickID): true, unknownType: false} {
+		has, err := newMemoryCinder().term(t).HasType(t.Context(), volumeType)
+		success(t, err)
+		equal(t, has, want)
 	}
 }
 

@@ -127,10 +127,22 @@ func IsFileName(name string) bool {
 	return !strings.HasPrefix(name, ".") && (strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml"))
 }
 
-func readFile(path string) ([]byte, error) {
+// Open opens a file of a policy.
+func Open(path string) (*os.File, error) {
 	f, err := os.Open(path)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(path, "://"):
+		return nil, fmt.Errorf("read policy: %w; download the policy, and give the file", err)
+	case err != nil:
 		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return f, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // Nothing was written.
 	text, err := document.ReadLimited(f)

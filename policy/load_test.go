@@ -312,6 +312,10 @@ func TestLoadOfUnreadableFiles(t *testing.T) {
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "read policy: open ") {
 		t.Errorf("absent file: %v", err)
 	}
+	_, err = Load("https://example.com/policy.yaml", protocols())
+	if want := "read policy: open https://example.com/policy.yaml: no such file or directory; download the policy, and give the file"; err == nil || err.Error() != want {
+		t.Errorf("an address: %v", err)
+	}
 }
 
 func TestRevisionIsThatOfTheContent(t *testing.T) {

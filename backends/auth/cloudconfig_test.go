@@ -176,6 +176,21 @@ func TestWarningsAboutCredentials(t *testing.T) {
 		unknown = append(unknown, key.At+" "+key.Key)
 	}
 	equal(t, unknown, []string{dir + "/clouds.yaml:5 compute_api_version", dir + "/clouds.yaml:6 region"})
+
+	for secret, want := range map[string][]string{
+		"$OS_PASSWORD": {"$DIR/clouds.yaml:2: password looks like a variable that nothing has replaced; write its value instead"},
+		"${OS_SECRET}": {"$DIR/clouds.yaml:2: password looks like a variable that nothing has replaced; write its value instead"},
+		"$hunter2":     nil,
+		"hunter${2}":   nil,
+	} {
+		dir := authtest.WriteFiles(t, map[string]string{"clouds.yaml": "clouds:\n  gold: {auth: {auth_url: http://k, user_id: u, project_id: x, password: '" + secret + "'}}\n"})
+		found, err := Sources{CloudsFile: dir + "/clouds.yaml", Getenv: authtest.NoEnvironment}.Resolve(config)
+		equal(t, err, nil)
+		for i := range want {
+			want[i] = strings.ReplaceAll(want[i], "$DIR", dir)
+		}
+		equal(t, found.Warnings, want)
+	}
 }
 
 // TestAnOddEntryStopsOnlyItsUsers: the other entries of the file are for other

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -107,7 +108,7 @@ func (f fileSet) complete(config Config, merged settings) (Credentials, error) {
 	if err != nil {
 		return Credentials{}, err
 	}
-	found.Warnings = append(found.Warnings, merged.withoutEffect()...)
+	found.Warnings = append(found.Warnings, slices.Concat(merged.withoutEffect(), merged.unexpanded())...)
 	return found, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -123,6 +124,22 @@ func (s settings) withoutEffect() []string {
 	for _, key := range slices.Sorted(maps.Keys(s.top)) {
 		if why := tuningOf(key); why != "" && !(strings.HasSuffix(key, "_api_version") && s.top[key].text == "3") {
 			all = append(all, s.top[key].wrong("has no effect: "+why).Error())
+		}
+	}
+	return all
+}
+
+// variable is how files for a shell or a template name a variable.
+var variable = regexp.MustCompile(`^\$(\{\w+\}|[A-Z][A-Z0-9_]+)$`)
+
+// unexpanded lists the values that are only a variable's name. A password may be one.
+func (s settings) unexpanded() []string {
+	var all []string
+	for _, values := range []map[string]setting{s.top, s.auth} {
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			if v := values[key]; variable.MatchString(v.text) {
+				all = append(all, v.wrong("looks like a variable that nothing has replaced; write its value instead").Error())
+			}
 		}
 	}
 	return all

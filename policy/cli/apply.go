@@ -416,7 +416,11 @@ func (a *applying) tellChanges(earlier *policy.Policy) {
 		a.tell("%s holds no policy", a.Place)
 		return
 	case a.result.Before == "":
-		a.tell("%s holds no policy under the key %s", a.Place, a.Key)
+		var keys []string
+		for _, file := range a.held.Files {
+			keys = append(keys, file.Name)
+		}
+		a.tell("%s holds no policy under the key %s; its keys: %s", a.Place, a.Key, cmp.Or(strings.Join(keys, ", "), "none"))
 		return
 	case earlier == nil:
 		a.tell("%s holds a policy with %s, so there is nothing to compare with; the first: %s", a.Place, count(len(a.result.BeforeErrors), "error"), a.result.BeforeErrors[0].Error())
@@ -478,9 +482,13 @@ func (a *applying) texts() map[string][]byte {
 }
 
 // checkRead returns an error if replicas read one key of the ConfigMap but are given
-// several, or read all keys but are given one beside others.
+// several, read all keys but are given one beside others, or read another key that is
+// there.
 func (a *applying) checkRead(ctx context.Context) error {
-	others := slices.ContainsFunc(a.held.Files, func(f policy.File) bool { return f.Name != a.Key })
+	holds := func(key string) bool {
+		return slices.ContainsFunc(a.held.Files, func(f policy.File) bool { return f.Name == key })
+	}
+	others := len(a.held.Files) > 1 || len(a.held.Files) == 1 && !holds(a.Key)
 	if !a.several() && !others {
 		return nil
 	}
@@ -491,6 +499,8 @@ func (a *applying) checkRead(ctx context.Context) error {
 	for _, r := range replicas {
 		name := path.Base(r.File)
 		switch file := name == a.Key || policy.IsFileName(name); {
+		case !a.several() && holds(name) && !holds(a.Key):
+			return usageError("replica %s reads the key %s of %s, which has no key %s; give --key %s", r.Pod, name, a.Place, a.Key, name)
 		case r.File == "" || file != a.several():
 		case file:
 			return &ExitError{Code: ExitFailed, Err: fmt.Errorf("replica %s reads only the file %s; first run the replicas with its directory as their --policy (policy.directory in the chart)", r.Pod, r.File)}

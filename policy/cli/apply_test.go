@@ -136,7 +136,15 @@ func TestApply(t *testing.T) {
 		"somebody else was faster":      {site: site{writeErr: errors.New("somebody has changed it")}, text: changed, code: ExitFailed, err: []string{"somebody has changed it"}},
 		"a ConfigMap without a policy": {
 			site: site{held: Held{Version: "1"}, looks: [][]Replica{runs(will, "a")}}, text: changed, writes: 1,
-			out: []string{"holds no policy under the key policy.yaml\n", "(before: none)"},
+			out: []string{"holds no policy under the key policy.yaml; its keys: none\n", "(before: none)"},
+		},
+		"a wrong key": {
+			site: site{looks: [][]Replica{{{Pod: "a", File: "/etc/policy/" + policy.MountedKey}}}}, text: changed, args: []string{"--key", "polcy.yaml"}, code: ExitUsage,
+			out: []string{"holds no policy under the key polcy.yaml; its keys: policy.yaml\n"},
+			err: []string{"replica a reads the key policy.yaml of ConfigMap standalone-cinder/standalone-cinder-policy, which has no key polcy.yaml; give --key policy.yaml"},
+		},
+		"a key that replicas see by another name": {
+			site: site{looks: [][]Replica{{{Pod: "a", File: "/etc/policy/mounted.yaml", Revision: will}}}}, text: changed, args: []string{"--key", "next.yaml"}, writes: 1,
 		},
 		"a policy with mistakes is replaced": {
 			site: site{held: Held{Files: key([]byte("kind: \"Pol\\eizei\"\n"))}, looks: [][]Replica{runs(will, "a")}}, text: changed, writes: 1,

@@ -295,9 +295,9 @@ func readPolicy(file string, stdin io.Reader, protocols mapping.Protocols) (*pol
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
 		return policy.Load(file, protocols)
 	}
-	f, err := os.Open(file)
+	f, err := policy.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
+		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // Nothing was written.
 	return policy.ReadManifest(f, file, protocols)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -103,28 +104,55 @@ func NewCommand(options Options) *cobra.Command {
 		Args:          cobra.ArbitraryArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          requireSubcommand,
+		RunE:          RequireSubcommand,
 		// Only the subcommands take files.
 		ValidArgsFunction: cobra.NoFileCompletions,
-		// Cobra sets this only if it makes suggestions itself.
-		SuggestionsMinimumDistance: 2,
 	}
-	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
-	})
 	cmd.AddCommand(newCheckCommand(options), newExplainCommand(options), newDiffCommand(options), newApplyCommand(options), newTestCommand(options), newSchemaCommand(options))
 	return cmd
 }
 
-// requireSubcommand rejects a call with no subcommand or an unknown one. Cobra would
+// RequireSubcommand rejects a call with no subcommand or an unknown one. Cobra would
 // print the help and succeed.
-func requireSubcommand(cmd *cobra.Command, args []string) error {
+func RequireSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return usageError("%s needs a subcommand (see %s --help)", cmd.CommandPath(), cmd.CommandPath())
 	}
-	hint := fmt.Sprintf("see %s --help", cmd.CommandPath())
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = "did you mean " + strings.Join(near, " or ") + "?"
+	return NoArguments(cmd, args)
+}
+
+// NoArguments rejects arguments: an unknown subcommand, or a policy without its flag.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
-	return usageError("%s has no subcommand %q (%s)", cmd.CommandPath(), args[0], hint)
+	what, hint := "takes no argument", fmt.Sprintf("see %s --help", cmd.CommandPath())
+	if flag := cmd.Flags().Lookup("policy"); flag != nil && !flag.Changed {
+		hint = "use --policy " + args[0]
+	}
+	if cmd.HasSubCommands() {
+		what = "has no subcommand"
+		if !cmd.HasParent() {
+			what = "has no command"
+		}
+		// Cobra sets this only if it makes suggestions itself.
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = "did you mean " + strings.Join(near, " or ") + "?"
+		}
+	}
+	return usageError("%s %s %q (%s)", cmd.CommandPath(), what, args[0], hint)
+}
+
+// FlagError makes an error about flags one of usage. Pflag quotes the Go function that
+// refused a value.
+func FlagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		wanted := map[string]string{"bool": "true or false", "duration": "a duration such as 90s or 5m", "int": "a whole number", "int64": "a whole number", "float64": "a number"}
+		if must := wanted[invalid.GetFlag().Value.Type()]; must != "" {
+			err = fmt.Errorf("--%s must be %s, not %q", invalid.GetFlag().Name, must, invalid.GetValue())
+		}
+	}
+	return usageError("%s: %w (see %s --help)", cmd.CommandPath(), err, cmd.CommandPath())
 }

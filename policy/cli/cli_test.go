@@ -45,6 +45,7 @@ func complete(args ...string) string {
 
 func execute(options Options, stdin string, args ...string) result {
 	root := &cobra.Command{Use: "standalone-cinder", SilenceErrors: true, SilenceUsage: true}
+	root.SetFlagErrorFunc(FlagError)
 	root.AddCommand(NewCommand(options))
 	var stdout, stderr bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
@@ -166,6 +167,8 @@ func TestWrongUse(t *testing.T) {
 		"an unknown flag":       {[]string{"check", "--frob", file}, "standalone-cinder policy check: unknown flag: --frob (see standalone-cinder policy check --help)"},
 		"an unknown format":     {[]string{"check", "--output", "xml", file}, `--output must be text or json, not "xml"`},
 		"a file that is not":    {[]string{"check", absent}, "read policy: open " + absent + ": no such file or directory"},
+		"an address":            {[]string{"check", "https://example.com/p"}, "read policy: open https://example.com/p: no such file or directory; download the policy, and give the file"},
+		"a flag's bad value":    {[]string{"check", file, "--live=ja"}, `standalone-cinder policy check: --live must be true or false, not "ja" (see standalone-cinder policy check --help)`},
 		"an unknown root flag":  {[]string{"--frob"}, "standalone-cinder policy: unknown flag: --frob (see standalone-cinder policy --help)"},
 	}
 	for name, test := range tests {

@@ -53,7 +53,7 @@ func TestSchemaCommand(t *testing.T) {
 		t.Errorf("%v, %d bytes instead of %d", got.err, len(got.stdout), len(want))
 	}
 	got := run("", "schema", "policy.yaml")
-	if message(got.err) != "standalone-cinder policy schema takes no arguments, but was given 1" || ExitCode(got.err) != ExitUsage {
+	if message(got.err) != `standalone-cinder policy schema takes no argument "policy.yaml" (see standalone-cinder policy schema --help)` || ExitCode(got.err) != ExitUsage {
 		t.Errorf("%v", got.err)
 	}
 	if !strings.HasPrefix(string(want), "{\n") {

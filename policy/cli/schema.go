@@ -19,12 +19,7 @@ yaml-language-server find it if the first line of the policy is, for example,
 Only policy check finds what a schema cannot express, such as a backend that does
 not exist.`,
 		Example: "  standalone-cinder policy schema > policy.schema.json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError("%s takes no arguments, but was given %d", cmd.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args:    NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := cmd.OutOrStdout().Write(schema.JSON(options.Protocols)); err != nil {
 				return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the schema: %w", err)}

@@ -72,7 +72,7 @@ checks each one again before removing it.
 
 Exit codes: 0 nothing to report, or all of it removed, 1 findings remain,
 2 wrong usage, or the cluster cannot be read.`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf("--output must be text or json, not %q", output)}

@@ -48,7 +48,7 @@ snapshots' volumes.
 
 Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
 cannot be read.`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != outputText && output != outputJSON {
 				return volumeUsage("--output must be text or json, not %q", output)
@@ -163,7 +163,7 @@ Exit codes: 0 the objects exist, or can be created, 1 refused or failed, 2 wrong
 usage, or the cluster cannot be read.`,
 		Example: `  standalone-cinder snapshot import --policy policy.yaml --backend gold --snapshot 0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a11 --namespace team-a --volume-snapshot nightly --storage-class fast
   standalone-cinder snapshot import --policy policy.yaml --backend gold --snapshot old-data --namespace team-a --volume-snapshot nightly --storage-class fast --apply`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := flags.read(command); err != nil {
 				return err

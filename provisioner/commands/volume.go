@@ -51,17 +51,7 @@ func parentCommand(use, short string) *cobra.Command {
 		Use:   use,
 		Short: short,
 		Args:  cobra.ArbitraryArgs,
-		RunE: func(command *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return volumeUsage("%s needs a subcommand (see %s --help)", command.CommandPath(), command.CommandPath())
-			}
-			hint := fmt.Sprintf("see %s --help", command.CommandPath())
-			if near := command.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = "did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return volumeUsage("%s has no subcommand %q (%s)", command.CommandPath(), args[0], hint)
-		},
-		SuggestionsMinimumDistance: 2,
+		RunE:  policycli.RequireSubcommand,
 	}
 }
 

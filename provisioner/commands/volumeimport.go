@@ -75,7 +75,7 @@ the cluster cannot be read.`,
 		Example: `  standalone-cinder volume import --policy policy.yaml --backend gold --volume 6f2ce4b9-1c5b-4f8e-a2b6-1d0c9b3f7a55 --namespace team-a --claim data --storage-class cinder-gold
   standalone-cinder volume import --policy policy.yaml --backend gold --volume old-data --namespace team-a --claim data --storage-class cinder-gold --apply
   standalone-cinder volume import --policy policy.yaml --backend gold --from-pvs pvs.json --storage-class standard=cinder-gold`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := flags.read(command); err != nil {
 				return err

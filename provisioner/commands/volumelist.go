@@ -37,7 +37,7 @@ nothing.
 
 Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
 cannot be read.`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if output != outputText && output != outputJSON {
 				return volumeUsage("--output must be text or json, not %q", output)

@@ -39,7 +39,7 @@ Exit codes: 0 the volume has the type, or can get it, 1 refused or failed, 2 wro
 usage, or the cluster cannot be read.`,
 		Example: `  standalone-cinder volume retype --policy policy.yaml --namespace team-a --claim data --type ssd
   standalone-cinder volume retype --policy policy.yaml --namespace team-a --claim data --type ssd --apply`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := required(command, "policy", "namespace", "claim", "type"); err != nil {
 				return err

@@ -60,6 +60,7 @@ func nameInExamples(command *cobra.Command, name string) {
 func Execute(root *cobra.Command, arguments []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	root.SetFlagErrorFunc(policycli.FlagError)
 	root.SetArgs(arguments)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

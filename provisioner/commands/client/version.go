@@ -17,7 +17,7 @@ func NewVersionCommand(build wiring.Build) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the commit, the version of Go and the platform",
-		Args:  cobra.NoArgs,
+		Args:  policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) (err error) {
 			switch output {
 			case text:

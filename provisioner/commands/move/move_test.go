@@ -508,8 +508,9 @@ func TestWhatIsRefused(t *testing.T) {
 		"of the historic provisioner": {func(f *fixture) {
 			f.pv.Annotations = map[string]string{objects.HistoricIdentity: "x", objects.HistoricVolume: "volume-1"}
 		}, []string{"PersistentVolume pvc-c1 was made by the historic provisioner, so its volume has no stamp; import the volume for the claim"}},
-		"of another provisioner": {func(f *fixture) { f.pv.Annotations[objects.AnnotationProvisionedBy] = "x" }, []string{"PersistentVolume pvc-c1 was not made by test"}},
-		"a damaged record":       {func(f *fixture) { delete(f.pv.Annotations, objects.AnnotationBackend) }, []string{"PersistentVolume pvc-c1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"}},
+		"of another provisioner":      {func(f *fixture) { f.pv.Annotations[objects.AnnotationProvisionedBy] = "x" }, []string{"PersistentVolume pvc-c1 was not made by test"}},
+		"a damaged record":            {func(f *fixture) { delete(f.pv.Annotations, objects.AnnotationBackend) }, []string{"PersistentVolume pvc-c1: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"}},
+		"a record without its volume": {func(f *fixture) { delete(f.pv.Annotations, objects.AnnotationVolume) }, []string{"PersistentVolume pvc-c1: annotation standalone-cinder.openstack.org/volume-id is missing"}},
 		"several problems at once": {func(f *fixture) {
 			f.pv.Annotations[objects.AnnotationCluster], f.request.Namespace, f.volume.Status = "x", "stranger", cinder.StatusDeleting
 			f.pv.DeletionTimestamp, f.pv.Finalizers = &now, []string{"kubernetes.io/pv-protection"}

@@ -65,7 +65,7 @@ func (p *planner) findPersistentVolume(ctx context.Context) error {
 		return fmt.Errorf("cannot read PersistentVolume %s: %w", p.PersistentVolume, err)
 	case !objects.IsOurs(pv) && pv.Annotations[objects.HistoricIdentity] != "":
 		return refused("PersistentVolume %s was made by the historic provisioner, so its volume has no stamp; import the volume for the claim", pv.Name)
-	case !objects.IsOurs(pv) || pv.Annotations[objects.AnnotationProvisionedBy] != p.ProvisionerName:
+	case pv.Annotations[objects.AnnotationProvisionedBy] != p.ProvisionerName:
 		return refused("PersistentVolume %s was not made by %s", pv.Name, p.ProvisionerName)
 	}
 	if p.origin, err = objects.OriginOf(pv); err != nil {

@@ -170,8 +170,8 @@ func TestWhatNeedsNoNodeIsRefused(t *testing.T) {
 		"not bound":             {func(c *cluster) { c.claim.Status.Phase = corev1.ClaimPending }, "it is Pending, so it has no volume; see kubectl cinder why data -n team-a"},
 		"raw block":             {func(c *cluster) { c.claim.Spec.VolumeMode = &block }, "rescan its disks on the node, and let its program read the size again"},
 		"no volume":             {func(c *cluster) { c.pv.Name = "other" }, `"pvc-u1" not found`},
-		"another claim's":       {func(c *cluster) { c.pv.Spec.ClaimRef.UID = "u2" }, "belongs to another claim"},
-		"another provisioner's": {func(c *cluster) { c.pv.Annotations = nil }, "or to another provisioner, so its volume is left alone"},
+		"another claim's":       {func(c *cluster) { c.pv.Spec.ClaimRef.UID = "u2" }, "PersistentVolume pvc-u1 belongs to another claim, so its volume is left alone"},
+		"another provisioner's": {func(c *cluster) { c.pv.Annotations = nil }, "PersistentVolume pvc-u1 belongs to another provisioner, or lost its annotation standalone-cinder.openstack.org/volume-id, so its volume is left alone; see kubectl cinder why pv/pvc-u1"},
 		"mode csi": {func(c *cluster) {
 			c.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example"}}
 		}, "is one of CSI driver d.example, whose filesystem the kubelet has the driver grow when a pod uses it, so there is nothing to do"},

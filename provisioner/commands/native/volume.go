@@ -56,8 +56,11 @@ func (r *runner) read(ctx context.Context, namespace, name string) (*corev1.Pers
 	if err != nil {
 		return nil, nil, withRights(err)
 	}
-	if ref := pv.Spec.ClaimRef; ref == nil || ref.UID != claim.UID || !objects.IsOurs(pv) {
-		return nil, nil, fmt.Errorf("PersistentVolume %s belongs to another claim, or to another provisioner, so its volume is left alone", pv.Name)
+	switch ref := pv.Spec.ClaimRef; {
+	case ref == nil || ref.UID != claim.UID:
+		return nil, nil, fmt.Errorf("PersistentVolume %s belongs to another claim, so its volume is left alone", pv.Name)
+	case !objects.IsOurs(pv):
+		return nil, nil, fmt.Errorf("PersistentVolume %s belongs to another provisioner, or lost its annotation %s, so its volume is left alone; see kubectl cinder why pv/%[1]s", pv.Name, objects.AnnotationVolume)
 	}
 	return claim, pv, nil
 }

@@ -31,12 +31,9 @@ func exitError(code int, err error) error {
 	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
 }
 
-// newCommand makes a command that reports wrong flags as usage errors.
+// newCommand makes a command whose errors the caller prints.
 func newCommand(c *cobra.Command) *cobra.Command {
 	c.SilenceUsage, c.SilenceErrors = true, true
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError("%s: %w (see %s --help)", c.CommandPath(), err, c.CommandPath())
-	})
 	return c
 }
 
@@ -67,7 +64,7 @@ backend that does not answer); 2 wrong usage, or there is no report.`,
   standalone-cinder status --output json | jq '.backends[] | select(.state != "answers")'
   standalone-cinder status --url http://127.0.0.1:8080
   standalone-cinder status --url https://127.0.0.1:8080 --http-config-file http-config.yaml`,
-		Args: cobra.NoArgs,
+		Args: policycli.NoArguments,
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return output.print(c, func() (reply, error) {
@@ -95,12 +92,7 @@ func NewPlugin() *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl cinder"},
 		Short:       "Ask the Cinder provisioner about claims and quotas, and manage its policy and volumes",
 	})
-	root.Args = func(c *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageError("%s has no command %q (see %s --help)", c.CommandPath(), args[0], c.CommandPath())
-		}
-		return nil
-	}
+	root.Args = policycli.NoArguments
 	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	root.AddCommand(newWhyCommand(), newQuotaCommand())
 	return root

@@ -85,8 +85,20 @@ func TestQuotaAsksForItsNamespace(t *testing.T) {
 		_, _ = w.Write([]byte("{" + leading + `,"selection":{"namespace":"team a","tenant":"a"},"tenants":[{"name":"a","quotas":[{"resource":"volumes","limit":5,"used":2}]}]}`))
 	}))
 	defer server.Close()
-	if code, output := runCommand(NewPlugin(), "quota", "team a", "--url", server.URL); code != 0 || !strings.Contains(output, "2 of 5") {
-		t.Errorf("exit code %d: %s", code, output)
+	for _, c := range []struct {
+		arguments []string
+		code      int
+		want      string
+	}{
+		{[]string{"team a"}, 0, "2 of 5"},
+		{[]string{"-n", "team a"}, 0, "2 of 5"},
+		{[]string{"team a", "-n", "team b"}, 2, "needs one NAMESPACE"},
+		{nil, 2, "needs one NAMESPACE"},
+		{[]string{"ns/team-a"}, 2, `"ns/team-a" is not the name of a namespace; give the name alone: kubectl cinder quota team-a`},
+	} {
+		if code, output := runCommand(NewPlugin(), append([]string{"quota", "--url", server.URL}, c.arguments...)...); code != c.code || !strings.Contains(output, c.want) {
+			t.Errorf("%q: exit code %d, want %d with %q: %s", c.arguments, code, c.code, c.want, output)
+		}
 	}
 }
 
@@ -232,6 +244,9 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		_, _ = w.Write([]byte("{" + leading + "}"))
 	}))
 	defer server.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	https, http := strings.Replace(plain.URL, "http:", "https:", 1), strings.Replace(server.URL, "https:", "http:", 1)
 	directory := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(directory, name)
@@ -258,6 +273,8 @@ func TestProtectedReplicaIsAsked(t *testing.T) {
 		"without a scheme":   {[]string{"--url", "127.0.0.1:8080"}, 2, "--url is not an address such as http://127.0.0.1:8080: it must begin with http:// or https:// and a host"},
 		"with --pod":         {[]string{"--url", server.URL, "--pod", "p"}, 2, "--url and --pod each name a replica to ask; give one of them"},
 		"nobody listens":     {[]string{"--url", "http://127.0.0.1:1"}, 2, "--url: cannot reach http://127.0.0.1:1 (is kubectl port-forward running?): dial tcp 127.0.0.1:1: connect: connection refused"},
+		"https for HTTP":     {[]string{"--url", https}, 2, "--url: cannot reach " + https + " (it speaks HTTP; write http:// instead of https://): http: server gave HTTP response to HTTPS client"},
+		"http for HTTPS":     {[]string{"--url", http}, 2, http + " speaks HTTPS; write https:// instead of http://"},
 		"a misspelled key":   {[]string{"--url", server.URL, "--http-config-file", misspelled}, 2, "cannot be read as tls_config and basic_auth: yaml: unmarshal errors:   line 1: field tls not found"},
 		"a missing file":     {[]string{"--url", server.URL, "--http-config-file", withoutFile}, 2, "lost: no such file or directory"},
 		"without --url":      {[]string{"--http-config-file", full, "--kubeconfig", "none"}, 2, "--http-config-file needs --url"},

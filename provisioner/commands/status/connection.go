@@ -56,8 +56,8 @@ func (o *connection) addFlags(c *cobra.Command, namespaceFlag, short string) {
 	flags.StringVarP(&o.namespace, namespaceFlag, short, DefaultNamespace, "`namespace` where the program runs")
 	flags.StringVar(&o.provisionerName, "provisioner-name", wiring.DefaultProvisionerName, "`name` by which StorageClasses refer to the program")
 	flags.StringVar(&o.pod, "pod", "", "`name` of the replica's pod to ask; default is the leader's")
-	flags.IntVar(&o.port, "port", 8080, "port at which the replicas serve their status")
-	flags.StringVar(&o.url, "url", "", "`address` to ask for the status, such as http://127.0.0.1:8080, instead of a pod")
+	flags.IntVar(&o.port, "port", 8080, "port of the replicas' status")
+	flags.StringVar(&o.url, "url", "", "`address` to ask instead of a pod, such as http://127.0.0.1:8080")
 	flags.StringVar(&o.httpConfigFile, "http-config-file", "", "`file` with the TLS and the login for --url, in the format of Prometheus' HTTP clients, if --web-config-file protects the replica")
 }
 
@@ -175,6 +175,8 @@ func (o *connection) unreachable(err error) error {
 	remedy := "is kubectl port-forward running?"
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		remedy = "name its authority in --http-config-file"
+	} else if errors.Is(err, http.ErrSchemeMismatch) {
+		remedy = "it speaks HTTP; write http:// instead of https://"
 	}
 	// A url.Error would repeat the address.
 	if failed := (*url.Error)(nil); errors.As(err, &failed) {
@@ -226,6 +228,8 @@ func (o *connection) fetchURL(ctx context.Context, parameters map[string]string)
 		return nil, errors.New(o.address() + " sent more than a status report can be")
 	case response.StatusCode == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%s answered %s: give its login in --http-config-file", o.address(), response.Status)
+	case response.StatusCode == http.StatusBadRequest && at.Scheme == "http" && strings.Contains(string(body), "HTTPS"):
+		return nil, fmt.Errorf("%s speaks HTTPS; write https:// instead of http://", o.address())
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answered %s: %s", o.address(), response.Status, strings.TrimSpace(string(body[:min(len(body), 300)])))
 	}

@@ -42,7 +42,7 @@ type output struct {
 func (o *output) addFlags(c *cobra.Command, human string) {
 	o.human = human
 	c.Flags().StringVarP(&o.form, "output", "o", human, "`format` of the output: "+human+", json, yaml, or jsonpath=TEMPLATE")
-	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "ask again every two seconds, and print what has changed")
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "ask again every two seconds, and print changes")
 	if err := c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{human, outputJSON, outputYAML, outputJSONPath}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic("status commands: " + err.Error())
 	}

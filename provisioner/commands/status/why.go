@@ -97,7 +97,12 @@ func parseSubject(args []string) (asked subject, name string, err error) {
 	}
 	asked, known := subjectOf(kind)
 	if !known || name == "" || strings.Contains(name, "/") {
-		return asked, "", usageError("%q names no object that can be asked about; write the NAME of a claim, or pvc, pod, pv, volumesnapshot, volumeattachment or node, a slash, and the NAME", written)
+		hint := ""
+		if parts := strings.Split(written, "/"); len(parts) > 1 && !slices.Contains(parts, "") {
+			last := len(parts) - 1
+			hint = fmt.Sprintf("%s -n %s if %[2]s is a namespace, else ", strings.Join(append(parts[:last-1:last-1], parts[last]), "/"), parts[last-1])
+		}
+		return asked, "", usageError("%q names no object that can be asked about; write %sthe NAME of a claim, or pvc, pod, pv, volumesnapshot, volumeattachment or node, a slash, and the NAME", written, hint)
 	}
 	return asked, name, nil
 }

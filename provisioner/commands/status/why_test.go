@@ -191,11 +191,22 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 
 // TestWhyOfUnknownKinds: kubectl's spellings of a kind are understood, and others named.
 func TestWhyOfUnknownKinds(t *testing.T) {
-	for _, arguments := range [][]string{{"deployment/web"}, {"pod/"}, {"pod/web/0"}, {""}, {"a", "b", "c"}, {}} {
-		code, output := runCommand(NewPlugin(), append([]string{"why"}, arguments...)...)
-		if code != 2 || !strings.Contains(output, "names no object that can be asked about") && !strings.Contains(output, "needs the name of one object") {
+	for arguments, want := range map[string]string{
+		"deployment/web":   "names no object that can be asked about",
+		"team-a/data":      `"team-a/data" names no object that can be asked about; write data -n team-a if team-a is a namespace, else the NAME of a claim`,
+		"pod/team-a/web-0": "write pod/web-0 -n team-a if team-a is a namespace",
+		"pod/":             "names no object that can be asked about; write the NAME of a claim",
+		"/":                "names no object that can be asked about; write the NAME of a claim",
+		"a b c":            "needs the name of one object",
+		"":                 "needs the name of one object",
+	} {
+		code, output := runCommand(NewPlugin(), append([]string{"why"}, strings.Fields(arguments)...)...)
+		if code != 2 || !strings.Contains(output, want) {
 			t.Errorf("%q: exit code %d: %s", arguments, code, output)
 		}
+	}
+	if code, output := runCommand(NewPlugin(), "why", ""); code != 2 || !strings.Contains(output, "names no object") {
+		t.Errorf("an empty name: exit code %d: %s", code, output)
 	}
 }
 

@@ -208,7 +208,7 @@ func findOne[T any](all []T, kind, where, wanted string, of func(T) (id, name st
 	}
 	switch len(named) {
 	case 0:
-		return one, refused("%s has no %s with the ID or the name %q in its project", where, kind, wanted)
+		return one, refused("%s has no %s with the ID or the name %q in its project; see standalone-cinder %[2]s list", where, kind, wanted)
 	case 1:
 		return named[0], nil
 	}

@@ -190,4 +190,8 @@ func TestANameIsNotTakenForAnID(t *testing.T) {
 			t.Errorf("only by ID: %t: %v, want %q", onlyID, err, want)
 		}
 	}
+	_, err := importer.Plan(t.Context(), Request{Volume: "unknown"})
+	if want := `backend gold has no volume with the ID or the name "unknown" in its project; see standalone-cinder volume list`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 }

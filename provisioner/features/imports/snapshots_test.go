@@ -119,7 +119,7 @@ func TestSnapshotObjects(t *testing.T) {
 		"it was imported": {objects: []runtime.Object{content(same), snapshot("imported-1")}, change: func(s *cinder.Snapshot) {
 			s.Metadata = stamps.Snapshot{Cluster: "cluster-1", ClusterUID: "uid-1", Namespace: "team-a", Snapshot: "nightly", SnapshotUID: "u1", Content: "imported-1", Tenant: "a"}.Metadata(nil)
 		}},
-		"no such snapshot":             {wish: func(w *SnapshotWish) { w.Snapshot = "x" }, refused: `the backend has no snapshot with the ID or the name "x" in its project`},
+		"no such snapshot":             {wish: func(w *SnapshotWish) { w.Snapshot = "x" }, refused: `the backend has no snapshot with the ID or the name "x" in its project; see standalone-cinder snapshot list`},
 		"another snapshot of the name": {wish: func(w *SnapshotWish) { w.Snapshot = "twice" }, refused: `2 snapshots of the backend have the name "twice": 8, 9; give the ID of one`},
 		"a rule without import":        {wish: func(w *SnapshotWish) { w.StorageClass = "new" }, refused: `tenant a has kept no snapshot with the ID "1", and tenants[0].classes[1] grants no others that exist at Cinder; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or add import to the rule`},
 		"not granted":                  {wish: func(w *SnapshotWish) { w.Snapshot = "8" }, refused: `tenant a has kept no snapshot with the ID "8", and tenants[0].classes[0].import grants none on the backends of the rule; correct spec.source.snapshotHandle of the VolumeSnapshotContent, or the rule`},

@@ -22,6 +22,7 @@ import (
 // Volumes are the volumes of one backend; *backends.Lifecycle implements it.
 type Volumes interface {
 	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
+	HasType(ctx context.Context, volumeType string) (bool, error)
 	Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
 }
 
@@ -107,6 +108,13 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		plan.Done = true
 	case v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse && v.Status != cinder.StatusRetyping:
 		return nil, &refusal{cinder.KindConflict, fmt.Sprintf("volume %s is %s; only an available volume, or one in use, can get another type", v.ID, v.Status)}
+	case !request.byClass: // which is changed at once, and then Cinder knows
+		switch has, err := plan.volumes.HasType(ctx, request.Type); {
+		case err != nil:
+			plan.Warnings = append(plan.Warnings, fmt.Sprintf("whether there is a volume type %q cannot be read: %s", request.Type, err))
+		case !has:
+			return nil, refuse("backend %s: there is no volume type %q, or the project may not use it", origin.Backend, request.Type)
+		}
 	}
 	return plan, nil
 }
@@ -117,7 +125,7 @@ func (r *Retyper) volumeOf(ctx context.Context, claim *corev1.PersistentVolumeCl
 	if err != nil {
 		return nil, objects.Origin{}, fmt.Errorf("cannot read PersistentVolume %s: %w", claim.Spec.VolumeName, err)
 	}
-	if !objects.IsOurs(pv) || pv.Annotations[objects.AnnotationProvisionedBy] != r.ProvisionerName {
+	if pv.Annotations[objects.AnnotationProvisionedBy] != r.ProvisionerName {
 		return nil, objects.Origin{}, fmt.Errorf("PersistentVolume %s was not made by %s", pv.Name, r.ProvisionerName)
 	}
 	origin, err := objects.OriginOf(pv)

@@ -1,6 +1,7 @@
 package retype
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -44,6 +45,13 @@ type oneVolume struct {
 
 func (o *oneVolume) Look(context.Context, backends.Target) (cinder.Volume, cinder.Place, error) {
 	return o.volume, cinder.Place{}, nil
+}
+
+func (o *oneVolume) HasType(_ context.Context, volumeType string) (bool, error) {
+	if volumeType == "hidden" {
+		return false, errors.New("forbidden")
+	}
+	return volumeType == "ssd", nil
 }
 
 func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
@@ -111,20 +119,29 @@ func (f *fixture) retyper(t *testing.T) (*Retyper, *oneVolume) {
 func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*fixture)
+		to      string // ssd if empty
 		done    bool
 		warning string
 		refused string
 	}{
-		"in use":           {change: func(*fixture) {}},
-		"available":        {change: func(f *fixture) { f.volume.Status = cinder.StatusAvailable }},
-		"already changing": {change: func(f *fixture) { f.volume.Status = cinder.StatusRetyping }},
-		"it has the type":  {change: func(f *fixture) { f.volume.Type = "ssd" }, done: true},
+		"in use":                  {change: func(*fixture) {}},
+		"available":               {change: func(f *fixture) { f.volume.Status = cinder.StatusAvailable }},
+		"already changing":        {change: func(f *fixture) { f.volume.Status = cinder.StatusRetyping }},
+		"it has the type":         {change: func(f *fixture) { f.volume.Type = "ssd" }, done: true},
+		"no such type":            {change: func(*fixture) {}, to: "tape", refused: `backend gold: there is no volume type "tape", or the project may not use it`},
+		"types may not be listed": {change: func(*fixture) {}, to: "hidden", warning: `whether there is a volume type "hidden" cannot be read: forbidden`},
 		"the StorageClass asks for another": {change: func(f *fixture) { f.class.Parameters = map[string]string{"type": "hdd"} },
 			warning: `StorageClass fast asks for volumes of type "hdd", and new claims still get that`},
-		"no claim":        {change: func(f *fixture) { f.claim.Name = "other" }, refused: "claim team-a/data does not exist"},
-		"not bound":       {change: func(f *fixture) { f.claim.Status.Phase = corev1.ClaimPending }, refused: "claim team-a/data is not bound; its volume will get the type that the rule and the StorageClass give"},
-		"for many hosts":  {change: func(f *fixture) { f.claim.Spec.AccessModes[0] = corev1.ReadWriteMany }, refused: "claim team-a/data has the access mode ReadWriteMany, for which its volume needs its current type"},
-		"another's":       {change: func(f *fixture) { f.pv.Annotations[objects.AnnotationProvisionedBy] = "other" }, refused: "PersistentVolume pvc-c1 was not made by test"},
+		"no claim":       {change: func(f *fixture) { f.claim.Name = "other" }, refused: "claim team-a/data does not exist"},
+		"not bound":      {change: func(f *fixture) { f.claim.Status.Phase = corev1.ClaimPending }, refused: "claim team-a/data is not bound; its volume will get the type that the rule and the StorageClass give"},
+		"for many hosts": {change: func(f *fixture) { f.claim.Spec.AccessModes[0] = corev1.ReadWriteMany }, refused: "claim team-a/data has the access mode ReadWriteMany, for which its volume needs its current type"},
+		"another's":      {change: func(f *fixture) { f.pv.Annotations[objects.AnnotationProvisionedBy] = "other" }, refused: "PersistentVolume pvc-c1 was not made by test"},
+		"without its volume": {change: func(f *fixture) { delete(f.pv.Annotations, objects.AnnotationVolume) },
+			refused: "PersistentVolume pvc-c1: annotation standalone-cinder.openstack.org/volume-id is missing, and so is cinderVolumeId; nothing is deleted until it is fixed"},
+		"of the historic provisioner": {change: func(f *fixture) {
+			delete(f.pv.Annotations, objects.AnnotationVolume)
+			f.pv.Annotations[objects.HistoricIdentity], f.pv.Annotations[objects.HistoricVolume] = "x", "volume-1"
+		}, refused: "PersistentVolume pvc-c1 was made by the historic provisioner, so nothing proves whose volume it names; import the volume first"},
 		"another cluster": {change: func(f *fixture) { f.pv.Annotations[objects.AnnotationCluster] = "x" }, refused: `PersistentVolume pvc-c1 was made for cluster "x", but this is "cluster-1"`},
 		"another claim":   {change: func(f *fixture) { f.pv.Spec.ClaimRef.UID, f.pv.Annotations[objects.AnnotationClaimUID] = "c2", "c2" }, refused: "PersistentVolume pvc-c1 does not belong to claim team-a/data, or is being deleted"},
 		"another stamp":   {change: func(f *fixture) { f.volume.Metadata = nil }, refused: "volume volume-1 does not carry the stamp of claim team-a/data; it is not touched"},
@@ -138,7 +155,7 @@ func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 			f := newFixture()
 			test.change(f)
 			r, one := f.retyper(t)
-			plan, err := r.Plan(t.Context(), Request{Namespace: "team-a", Claim: "data", Type: "ssd"})
+			plan, err := r.Plan(t.Context(), Request{Namespace: "team-a", Claim: "data", Type: cmp.Or(test.to, "ssd")})
 			if test.refused != "" {
 				if err == nil || err.Error() != test.refused {
 					t.Errorf("error %v, want %s", err, test.refused)
@@ -152,7 +169,7 @@ func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 				t.Errorf("plan %+v, %d requests", plan, one.requests)
 			}
 			v, err := r.Apply(t.Context(), plan)
-			if err != nil || v.Type != "ssd" || (one.requests == 0) != test.done {
+			if err != nil || v.Type != cmp.Or(test.to, "ssd") || (one.requests == 0) != test.done {
 				t.Errorf("volume %+v, %d requests, error %v", v, one.requests, err)
 			}
 		})
