@@ -378,8 +378,6 @@ func TestContentIsDeleted(t *testing.T) {
 	}
 }
 
-// TestContentWithoutVolumeSnapshot: a content that may come from a backup is left
-// alone.
 // TestDeletionConflictsAreNotReported: the next attempt reads what the snapshot-controller
 // wrote.
 func TestDeletionConflictsAreNotReported(t *testing.T) {
@@ -396,6 +394,8 @@ func TestDeletionConflictsAreNotReported(t *testing.T) {
 	b.wantEvents()
 }
 
+// TestContentWithoutVolumeSnapshot: a content that may come from a backup is left
+// alone.
 func TestContentWithoutVolumeSnapshot(t *testing.T) {
 	begun := func() *snapshotv1.VolumeSnapshotContent {
 		return recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Status = nil })
