@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -140,6 +141,9 @@ func (o *connection) report(ctx context.Context, s selection) (*statusreport.Rep
 		if report, err = parseReport(data, from); err == nil {
 			return report, nil
 		}
+	}
+	if apierrors.IsForbidden(err) && s.namespace != "" {
+		err = fmt.Errorf("%w; kubectl get tst -n %s shows the namespace's own tenant, where the component tenant-status is installed", err, s.namespace)
 	}
 	return nil, usageError("%w", err)
 }
