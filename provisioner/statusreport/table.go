@@ -131,8 +131,12 @@ func (t *table) backends(r *Report) {
 				state += ", " + sentence
 			}
 		}
+		failure := b.LastFailure
+		if failure != "" {
+			failure += " (" + r.Age(b.LastFailureAt) + " ago)"
+		}
 		cells := quotaCells(b.Quotas)
-		t.row(b.Name, state, cells[0], cells[1], b.LastFailure)
+		t.row(b.Name, state, cells[0], cells[1], failure)
 	}
 }
 
