@@ -3,10 +3,12 @@ package statusreport
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -365,6 +367,36 @@ func TestTheVerdictAgreesWithItsTables(t *testing.T) {
 		c.report.Time = exampleTime
 		if got := strings.Join(c.report.Delays(), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAWaitThatAnEarlierLeaderMayHaveSeenIsAtLeastThatLong: a leader knows only its own term.
+func TestAWaitThatAnEarlierLeaderMayHaveSeenIsAtLeastThatLong(t *testing.T) {
+	at := func(seconds int) time.Time { return exampleTime.Add(time.Duration(-seconds) * time.Second) }
+	for name, c := range map[string]struct {
+		since, created time.Time
+		older          bool
+	}{
+		"denied as the term began":       {at(5), at(120), true},
+		"created in the term":            {at(5), at(5), false},
+		"denied later in the term":       {at(5), at(600), false},
+		"known since before the term":    {at(300), at(300), false},
+		"created and denied as it began": {at(2), at(2), false},
+	} {
+		r := Report{Time: exampleTime, Replica: Replica{LeadsSince: at(6)}}
+		if name == "denied later in the term" {
+			r.Replica.LeadsSince = at(500)
+		}
+		p := Pending{Namespace: "a", Name: "data", State: "denied", Since: c.since, Created: c.created}
+		r.Claims = &Claims{Waiting: NewWaiting([]Pending{p}, DefaultLimit)}
+		var table, page bytes.Buffer
+		if err := errors.Join(r.WriteTable(&table), NewPage().Write(&page, View{Report: &r})); err != nil {
+			t.Fatal(err)
+		}
+		got := []bool{r.MayBeOlder(p), strings.Contains(table.String(), formatTime(c.since)+" or before"), strings.Contains(table.String(), "the longest for at least "), strings.Contains(page.String(), ">at least <time")}
+		if want := []bool{c.older, c.older, c.older, c.older}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v\n%s", name, got, want, table.String())
 		}
 	}
 }

@@ -132,18 +132,22 @@ func (r *Report) waiting(w Section) string {
 	if w.Total > 1 {
 		text = fmt.Sprintf("%d %ss wait", w.Total, w.noun)
 	}
-	longest := time.Time{}
+	longest, older := time.Time{}, false
 	var holding []string
 	for _, p := range w.Pending {
 		if longest.IsZero() || !p.Since.IsZero() && p.Since.Before(longest) {
-			longest = p.Since
+			longest, older = p.Since, r.MayBeOlder(p)
 		}
 		if p.Reason == StillStaged && !slices.Contains(holding, p.Node) {
 			holding = append(holding, p.Node)
 		}
 	}
 	if !longest.IsZero() {
-		text += ", the longest" + r.lasting(longest)
+		text += ", the longest for "
+		if older {
+			text += "at least "
+		}
+		text += r.Age(longest)
 	}
 	if len(holding) > 0 {
 		text += "; volumes that Kubernetes has detached are still staged on " + named("node", holding)
@@ -200,6 +204,14 @@ func named(noun string, names []string) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
+}
+
+// MayBeOlder reports whether an object may have waited since before its time. A leader denies
+// again, as its term begins, what an earlier one denied.
+func (r *Report) MayBeOlder(p Pending) bool {
+	const beginning = 30 * time.Second
+	began := r.Replica.LeadsSince
+	return !p.Created.IsZero() && p.Created.Before(began) && p.Created.Before(p.Since) && p.Since.Sub(began).Abs() <= beginning
 }
 
 func (r *Report) lasting(since time.Time) string {

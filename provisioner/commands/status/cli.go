@@ -62,8 +62,8 @@ certificates. If --web-config-file also requires a login or a client certificate
 the proxy cannot pass it on: forward the port, and give both in --http-config-file.
 
 Exit codes: 0 the report is printed; 1 the report is printed, and says what needs
-an operator (no leader, a refused policy, credentials that cannot be read, a
-backend that does not answer); 2 wrong usage, or there is no report.`,
+an operator (no leader, a refused policy, credentials that cannot be read or are rejected,
+a backend that does not answer); 2 wrong usage, or there is no report.`,
 		Example: `  standalone-cinder status
   standalone-cinder status --output json | jq '.backends[] | select(.state != "answers")'
   standalone-cinder status --url http://127.0.0.1:8080

@@ -57,6 +57,8 @@ type inquiry struct {
 	*connection
 	client    kubernetes.Interface
 	snapshots snapshotclient.Interface
+	// asked is what the program reports; nil until it is asked.
+	asked *statusreport.Report
 	// attached are all VolumeAttachments of the cluster; nil until they are needed.
 	attached *storagev1.VolumeAttachmentList
 	whyAnswer

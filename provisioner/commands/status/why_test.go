@@ -167,6 +167,8 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 				&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-1"}, Spec: snapshotv1.VolumeSnapshotContentSpec{Driver: policy.CSIDriver}, Status: &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("QuotaExceeded: tenant a would use 3 of 2 snapshots")}}},
 			},
 			want: []string{"its VolumeSnapshotContent snapcontent-1 says: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
+		"a snapshot that an earlier leader denied": {about: []string{"vs/older"}, phase: "Pending", objects: []runtime.Object{failed("older")},
+			want: []string{"it has been denied since 2026-11-28T12:00:05Z or before (the leader began then): NoMatchingTenant"}},
 		"a snapshot without room": {about: []string{"vs/full"}, phase: "Pending", objects: []runtime.Object{failed("full"), warning("full", wiring.EventSource, "ClaimNotBound", "claim data is not bound")},
 			want: []string{"it has been denied since 2026-11-28T12:00:00Z: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
 		"a snapshot that the program warned about": {about: []string{"vs/nightly"}, phase: "Pending", objects: []runtime.Object{failed("nightly"), warning("nightly", wiring.EventSource, "SnapshotFailed", "backend gold: no room"), warning("nightly", "snapshot-controller", "SetDefaultSnapshotClassFailed", "non-CSI")},
@@ -179,7 +181,7 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]},"snapshots":{"pending":[{"namespace":"team-a","name":"full","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 3 of 2 snapshots"}]}}`))
+				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]},"snapshots":{"pending":[{"namespace":"team-a","name":"full","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 3 of 2 snapshots"},{"namespace":"team-a","name":"older","state":"denied","created":"2026-11-28T11:00:00Z","since":"2026-11-28T12:00:05Z","reason":"NoMatchingTenant"}]},"replica":{"identity":"p_1","ready":true,"leads":true,"leadsSince":"2026-11-28T12:00:03Z"}}`))
 			}))
 			defer server.Close()
 			var core, snapshots []runtime.Object
