@@ -104,7 +104,7 @@ func (a *App) Run(ctx context.Context) error {
 
 	a.broadcaster = eventrecord.NewBroadcaster(eventrecord.WithContext(background))
 	defer a.broadcaster.Shutdown()
-	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "standalone-cinder"}), scheme.Scheme, a.options.Metrics, keepEachMessage)
+	a.recorder = events.NewRecorder(a.broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: wiring.EventSource}), scheme.Scheme, a.options.Metrics, keepEachMessage)
 	a.broadcaster.StartRecordingToSink(a.recorder.Sink(&typedcorev1.EventSinkImpl{Interface: a.client.CoreV1().Events("")}))
 	go a.recorder.Run(background)
 

@@ -3,10 +3,12 @@ package statusreport
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +228,34 @@ func TestTroublesAreWhatNeedsAnOperator(t *testing.T) {
 	}
 }
 
+// TestTroubleWithABackendSaysWhatItIsAndWhomItConcerns: a tenant without a volume may wait for
+// its first one.
+func TestTroubleWithABackendSaysWhatItIsAndWhomItConcerns(t *testing.T) {
+	const rejected = "auth.login: the credentials were rejected; check user, password, project and domains (HTTP 401)"
+	at := func(seconds int) time.Time { return exampleTime.Add(time.Duration(-seconds) * time.Second) }
+	rule := func(backends ...string) []Rule { return []Rule{{Backends: backends}} }
+	for name, c := range map[string]struct {
+		report Report
+		want   string
+	}{
+		"the login is rejected": {Report{Backends: []Backend{{Name: "gold", State: Answers, FailuresInARow: 1, LastFailure: rejected, LastFailureAt: at(3)}}},
+			"the login to backend gold is rejected, last 3 s ago: the credentials were rejected; check user, password, project and domains (HTTP 401)"},
+		"the login is rejected for long": {Report{Backends: []Backend{{Name: "gold", State: CircuitOpen, Since: at(300), LastFailure: rejected, LastFailureAt: at(3)}}, Tenants: []Tenant{{Name: "a", Rules: rule("gold")}}},
+			"the login to backend gold is rejected for 5 min, which concerns tenant a: the credentials were rejected; check user, password, project and domains (HTTP 401)"},
+		"the login was rejected once":        {Report{Backends: []Backend{{Name: "gold", State: Answers, LastFailure: rejected, LastFailureAt: at(3)}}}, ""},
+		"Keystone is silent":                 {Report{Backends: []Backend{{Name: "gold", State: CircuitOpen, LastFailure: "auth.login: no answer"}}}, "backend gold does not answer"},
+		"Keystone fails":                     {Report{Backends: []Backend{{Name: "gold", State: CircuitOpen, LastFailure: "auth.login: the answer is 503 (HTTP 503)"}}}, "backend gold does not answer"},
+		"a request fails":                    {Report{Backends: []Backend{{Name: "gold", State: Answers, FailuresInARow: 1, LastFailure: "list volumes: the answer is 500 (HTTP 500)"}}}, ""},
+		"a rule has only the backend":        {Report{Backends: []Backend{{Name: "gold", State: CircuitOpen}}, Tenants: []Tenant{{Name: "a", Rules: rule("gold")}, {Name: "b", Rules: rule("gold", "silver")}}}, "backend gold does not answer, which concerns tenant a"},
+		"claims wait for it, and for others": {Report{Backends: []Backend{{Name: "gold", State: CircuitOpen}}, Claims: &Claims{Waiting: Waiting{Pending: []Pending{{Namespace: "x", Backend: "gold"}, {Namespace: "x", Backend: "gold"}, {Namespace: "y", Backend: "silver"}, {Namespace: "z"}}}}}, "backend gold does not answer, which concerns pending claims of namespace x"},
+	} {
+		c.report.Time, c.report.Leader.Identity = exampleTime, "x"
+		if got := strings.Join(c.report.Troubles(), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestOnlyTheOldestAreListed: the others are counted.
 func TestOnlyTheOldestAreListed(t *testing.T) {
 	var pending []Pending
@@ -337,6 +367,36 @@ func TestTheVerdictAgreesWithItsTables(t *testing.T) {
 		c.report.Time = exampleTime
 		if got := strings.Join(c.report.Delays(), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestAWaitThatAnEarlierLeaderMayHaveSeenIsAtLeastThatLong: a leader knows only its own term.
+func TestAWaitThatAnEarlierLeaderMayHaveSeenIsAtLeastThatLong(t *testing.T) {
+	at := func(seconds int) time.Time { return exampleTime.Add(time.Duration(-seconds) * time.Second) }
+	for name, c := range map[string]struct {
+		since, created time.Time
+		older          bool
+	}{
+		"denied as the term began":       {at(5), at(120), true},
+		"created in the term":            {at(5), at(5), false},
+		"denied later in the term":       {at(5), at(600), false},
+		"known since before the term":    {at(300), at(300), false},
+		"created and denied as it began": {at(2), at(2), false},
+	} {
+		r := Report{Time: exampleTime, Replica: Replica{LeadsSince: at(6)}}
+		if name == "denied later in the term" {
+			r.Replica.LeadsSince = at(500)
+		}
+		p := Pending{Namespace: "a", Name: "data", State: "denied", Since: c.since, Created: c.created}
+		r.Claims = &Claims{Waiting: NewWaiting([]Pending{p}, DefaultLimit)}
+		var table, page bytes.Buffer
+		if err := errors.Join(r.WriteTable(&table), NewPage().Write(&page, View{Report: &r})); err != nil {
+			t.Fatal(err)
+		}
+		got := []bool{r.MayBeOlder(p), strings.Contains(table.String(), formatTime(c.since)+" or before"), strings.Contains(table.String(), "the longest for at least "), strings.Contains(page.String(), ">at least <time")}
+		if want := []bool{c.older, c.older, c.older, c.older}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v\n%s", name, got, want, table.String())
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		t.inFlight(r.Claims.InFlight)
 	}
 	for _, section := range r.Sections() {
-		t.section(section)
+		t.section(r, section)
 	}
 	t.audit(r)
 	t.pods(r)
@@ -131,8 +131,12 @@ func (t *table) backends(r *Report) {
 				state += ", " + sentence
 			}
 		}
+		failure := b.LastFailure
+		if failure != "" {
+			failure += " (" + r.Age(b.LastFailureAt) + " ago)"
+		}
 		cells := quotaCells(b.Quotas)
-		t.row(b.Name, state, cells[0], cells[1], b.LastFailure)
+		t.row(b.Name, state, cells[0], cells[1], failure)
 	}
 }
 
@@ -182,14 +186,18 @@ func (t *table) inFlight(steps []Step) {
 	}
 }
 
-func (t *table) section(s Section) {
+func (t *table) section(r *Report, s Section) {
 	titles := []string{fmt.Sprintf("%s (%s)", strings.ToUpper(s.Name), s.Count)}
 	for _, column := range s.Columns[1:] {
 		titles = append(titles, strings.ToUpper(column))
 	}
 	t.title(append(titles, "STATE", "SINCE", "WHY")...)
 	for _, p := range s.Pending {
-		t.row(append(s.Cells(p), p.State, formatTime(p.Since), p.Why())...)
+		since := formatTime(p.Since)
+		if r.MayBeOlder(p) {
+			since += " or before"
+		}
+		t.row(append(s.Cells(p), p.State, since, p.Why())...)
 	}
 	t.more(s.NotShown)
 }

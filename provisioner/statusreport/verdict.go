@@ -18,8 +18,8 @@ const (
 )
 
 // Troubles lists what needs an operator: no known leader, a refused policy, unreadable
-// credentials, certificates about to expire, or a backend that does not answer. It leaves
-// out pending claims, because most of them are denied by the policy.
+// credentials, certificates about to expire, or a backend that rejects the login or does not
+// answer. It leaves out pending claims, because most of them are denied by the policy.
 func (r *Report) Troubles() []string {
 	troubles := []string{}
 	if r.Leader.Identity == "" {
@@ -32,7 +32,13 @@ func (r *Report) Troubles() []string {
 		troubles = append(troubles, "the credentials of backend "+trouble.Backend+" cannot be read")
 	}
 	for _, backend := range r.Backends {
-		if backend.State == CircuitOpen {
+		if refusal := backend.loginRefusal(); refusal != "" {
+			since := r.lasting(backend.Since)
+			if backend.State != CircuitOpen {
+				since = ", last " + r.Age(backend.LastFailureAt) + " ago"
+			}
+			troubles = append(troubles, "the login to backend "+backend.Name+" is rejected"+since+r.concerning(backend.Name)+": "+refusal)
+		} else if backend.State == CircuitOpen {
 			troubles = append(troubles, "backend "+backend.Name+" does not answer"+r.lasting(backend.Since)+r.concerning(backend.Name))
 		}
 		for _, c := range backend.Certificates {
@@ -126,18 +132,22 @@ func (r *Report) waiting(w Section) string {
 	if w.Total > 1 {
 		text = fmt.Sprintf("%d %ss wait", w.Total, w.noun)
 	}
-	longest := time.Time{}
+	longest, older := time.Time{}, false
 	var holding []string
 	for _, p := range w.Pending {
 		if longest.IsZero() || !p.Since.IsZero() && p.Since.Before(longest) {
-			longest = p.Since
+			longest, older = p.Since, r.MayBeOlder(p)
 		}
 		if p.Reason == StillStaged && !slices.Contains(holding, p.Node) {
 			holding = append(holding, p.Node)
 		}
 	}
 	if !longest.IsZero() {
-		text += ", the longest" + r.lasting(longest)
+		text += ", the longest for "
+		if older {
+			text += "at least "
+		}
+		text += r.Age(longest)
 	}
 	if len(holding) > 0 {
 		text += "; volumes that Kubernetes has detached are still staged on " + named("node", holding)
@@ -145,20 +155,43 @@ func (r *Report) waiting(w Section) string {
 	return text
 }
 
-// concerning names the tenants that have volumes on a backend.
+// loginRefusal returns why Keystone rejects the login; empty if it does not, or is silent.
+func (b Backend) loginRefusal() string {
+	refusal, isLogin := strings.CutPrefix(b.LastFailure, "auth.login: ")
+	if !isLogin || !strings.Contains(refusal, "(HTTP 4") || b.State != CircuitOpen && b.FailuresInARow == 0 {
+		return ""
+	}
+	return refusal
+}
+
+// concerning names the tenants that have volumes on a backend or can have them nowhere else,
+// and the namespaces whose claims wait for it: a pending claim does not name its tenant.
 func (r *Report) concerning(backend string) string {
-	var tenants []string
+	var tenants, namespaces, concerned []string
 	for _, tenant := range r.Tenants {
-		for _, share := range tenant.Shares {
-			if share.Backend == backend && share.Volumes > 0 {
-				tenants = append(tenants, tenant.Name)
+		has := func(share Share) bool { return share.Backend == backend && share.Volumes > 0 }
+		isOnly := func(rule Rule) bool { return slices.Equal(rule.Backends, []string{backend}) }
+		if slices.ContainsFunc(tenant.Shares, has) || slices.ContainsFunc(tenant.Rules, isOnly) {
+			tenants = append(tenants, tenant.Name)
+		}
+	}
+	if r.Claims != nil {
+		for _, p := range r.Claims.Pending {
+			if p.Backend == backend && !slices.Contains(namespaces, p.Namespace) {
+				namespaces = append(namespaces, p.Namespace)
 			}
 		}
 	}
-	if len(tenants) == 0 {
+	if len(tenants) > 0 {
+		concerned = append(concerned, named("tenant", tenants))
+	}
+	if len(namespaces) > 0 {
+		concerned = append(concerned, "pending claims of "+named("namespace", namespaces))
+	}
+	if len(concerned) == 0 {
 		return ""
 	}
-	return ", which concerns " + named("tenant", tenants)
+	return ", which concerns " + strings.Join(concerned, " and ")
 }
 
 // named names some of many.
@@ -171,6 +204,14 @@ func named(noun string, names []string) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
+}
+
+// MayBeOlder reports whether an object may have waited since before its time. A leader denies
+// again, as its term begins, what an earlier one denied.
+func (r *Report) MayBeOlder(p Pending) bool {
+	const beginning = 30 * time.Second
+	began := r.Replica.LeadsSince
+	return !p.Created.IsZero() && p.Created.Before(began) && p.Created.Before(p.Since) && p.Since.Sub(began).Abs() <= beginning
 }
 
 func (r *Report) lasting(since time.Time) string {

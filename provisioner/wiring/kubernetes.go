@@ -114,3 +114,6 @@ func isManifest(path string) bool {
 // DefaultProvisionerName is the name of the historic program, so that an upgrade needs
 // no new StorageClasses.
 const DefaultProvisionerName = "openstack.org/standalone-cinder"
+
+// EventSource is the component of the program's events.
+const EventSource = "standalone-cinder"

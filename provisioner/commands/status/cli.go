@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -58,8 +59,8 @@ certificates. If --web-config-file also requires a login or a client certificate
 the proxy cannot pass it on: forward the port, and give both in --http-config-file.
 
 Exit codes: 0 the report is printed; 1 the report is printed, and says what needs
-an operator (no leader, a refused policy, credentials that cannot be read, a
-backend that does not answer); 2 wrong usage, or there is no report.`,
+an operator (no leader, a refused policy, credentials that cannot be read or are rejected,
+a backend that does not answer); 2 wrong usage, or there is no report.`,
 		Example: `  standalone-cinder status
   standalone-cinder status --output json | jq '.backends[] | select(.state != "answers")'
   standalone-cinder status --url http://127.0.0.1:8080
@@ -132,6 +133,9 @@ func (o *connection) report(ctx context.Context, s selection) (*statusreport.Rep
 		if report, err = parseReport(data, from); err == nil {
 			return report, nil
 		}
+	}
+	if apierrors.IsForbidden(err) && s.namespace != "" {
+		err = fmt.Errorf("%w; kubectl get tst -n %s shows the namespace's own tenant, where the component tenant-status is installed", err, s.namespace)
 	}
 	return nil, usageError("%w", err)
 }

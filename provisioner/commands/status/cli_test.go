@@ -355,3 +355,25 @@ func TestKubectlsOwnFlagsAreUnderstood(t *testing.T) {
 		t.Errorf("exit code %d, %v: %s", code, asked, output)
 	}
 }
+
+// TestWhoMayNotAskIsToldWhatTheNamespaceShows: an editor of a namespace reads no Lease of the
+// program's.
+func TestWhoMayNotAskIsToldWhatTheNamespaceShows(t *testing.T) {
+	for refused, path := range map[string]string{"the Lease": "/leases/", "the pod": "/proxy/"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if strings.Contains(r.URL.Path, path) {
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"forbidden","code":403}`))
+				return
+			}
+			_, _ = w.Write([]byte(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","spec":{"holderIdentity":"pod-1_uid"}}`))
+		}))
+		defer server.Close()
+		t.Setenv("KUBECONFIG", os.DevNull)
+		const want = ": forbidden; kubectl get tst -n team-a shows the namespace's own tenant, where the component tenant-status is installed"
+		if code, output := runCommand(NewPlugin(), "quota", "team-a", "--server", server.URL); code != 2 || !strings.Contains(output, want) {
+			t.Errorf("%s: exit code %d: %s", refused, code, output)
+		}
+	}
+}

@@ -57,6 +57,8 @@ type inquiry struct {
 	*connection
 	client    kubernetes.Interface
 	snapshots snapshotclient.Interface
+	// asked is what the program reports; nil until it is asked.
+	asked *statusreport.Report
 	// attached are all VolumeAttachments of the cluster; nil until they are needed.
 	attached *storagev1.VolumeAttachmentList
 	whyAnswer
@@ -228,6 +230,13 @@ func (a *whyAnswer) explainDeletionOf(object metav1.Object) {
 // addEvents adds the last warnings about an object. They explain it only if nothing else
 // does.
 func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, uid types.UID) {
+	q.readEvents(ctx, kind, namespace, name, uid)
+	q.explainByEvents()
+}
+
+// readEvents adds the last warnings about an object, and returns the newest one that the
+// program wrote; nil if there is none.
+func (q *inquiry) readEvents(ctx context.Context, kind, namespace, name string, uid types.UID) (own *whyEvent) {
 	selector := fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}
 	if uid != "" {
 		selector["involvedObject.uid"] = string(uid)
@@ -235,7 +244,7 @@ func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, u
 	list, err := q.client.CoreV1().Events(cmp.Or(namespace, metav1.NamespaceDefault)).List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
 	if err != nil {
 		q.note("the events about it cannot be read: %s", err)
-		return
+		return nil
 	}
 	for _, event := range list.Items {
 		if event.Type == corev1.EventTypeWarning {
@@ -243,13 +252,22 @@ func (q *inquiry) addEvents(ctx context.Context, kind, namespace, name string, u
 			if event.Series != nil && event.Series.LastObservedTime.After(last) {
 				last = event.Series.LastObservedTime.Time
 			}
-			q.Events = append(q.Events, whyEvent{last.UTC(), event.Reason, event.Message})
+			one := whyEvent{last.UTC(), event.Reason, event.Message}
+			q.Events = append(q.Events, one)
+			if event.Source.Component == wiring.EventSource && (own == nil || own.Time.Before(one.Time)) {
+				own = &one
+			}
 		}
 	}
 	slices.SortFunc(q.Events, func(x, y whyEvent) int { return y.Time.Compare(x.Time) })
 	q.Events = q.Events[:min(len(q.Events), maxEvents)]
-	if !q.Explained && len(q.Events) > 0 {
-		q.because("its last warning says: %s: %s", q.Events[0].Reason, q.Events[0].Message)
+	return own
+}
+
+// explainByEvents lets the last warning explain the object if nothing else does.
+func (a *whyAnswer) explainByEvents() {
+	if !a.Explained && len(a.Events) > 0 {
+		a.because("its last warning says: %s: %s", a.Events[0].Reason, a.Events[0].Message)
 	}
 }
 

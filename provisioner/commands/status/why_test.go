@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
 func ask(t *testing.T, q *inquiry, about ...string) (*whyAnswer, error) {
@@ -99,6 +100,13 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 	refused := func(a *storagev1.VolumeAttachment) {
 		a.Status.AttachError = &storagev1.VolumeError{Time: noon, Message: "volume volume-1 is attached to node worker-2"}
 	}
+	failed := func(name string) *snapshotv1.VolumeSnapshot {
+		return &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Status: &snapshotv1.VolumeSnapshotStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("snapshotting non-CSI volumes is not supported")}}}
+	}
+	warning := func(of, by, reason, message string) *corev1.Event {
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: of + "." + by}, Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: noon,
+			Source: corev1.EventSource{Component: by}, InvolvedObject: corev1.ObjectReference{Kind: "VolumeSnapshot", Namespace: "team-a", Name: of}}
+	}
 	for name, c := range map[string]struct {
 		about   []string
 		objects []runtime.Object
@@ -159,13 +167,21 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 				&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-1"}, Spec: snapshotv1.VolumeSnapshotContentSpec{Driver: policy.CSIDriver}, Status: &snapshotv1.VolumeSnapshotContentStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("QuotaExceeded: tenant a would use 3 of 2 snapshots")}}},
 			},
 			want: []string{"its VolumeSnapshotContent snapcontent-1 says: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
+		"a snapshot that an earlier leader denied": {about: []string{"vs/older"}, phase: "Pending", objects: []runtime.Object{failed("older")},
+			want: []string{"it has been denied since 2026-11-28T12:00:05Z or before (the leader began then): NoMatchingTenant"}},
+		"a snapshot without room": {about: []string{"vs/full"}, phase: "Pending", objects: []runtime.Object{failed("full"), warning("full", wiring.EventSource, "ClaimNotBound", "claim data is not bound")},
+			want: []string{"it has been denied since 2026-11-28T12:00:00Z: QuotaExceeded: tenant a would use 3 of 2 snapshots"}},
+		"a snapshot that the program warned about": {about: []string{"vs/nightly"}, phase: "Pending", objects: []runtime.Object{failed("nightly"), warning("nightly", wiring.EventSource, "SnapshotFailed", "backend gold: no room"), warning("nightly", "snapshot-controller", "SetDefaultSnapshotClassFailed", "non-CSI")},
+			want: []string{"the program's last warning, of 2026-11-28T12:00:00Z, says: SnapshotFailed: backend gold: no room"}},
+		"a snapshot of which only its status tells": {about: []string{"vs/nightly"}, phase: "Pending", objects: []runtime.Object{failed("nightly"), warning("nightly", "snapshot-controller", "SetDefaultSnapshotClassFailed", "non-CSI")},
+			want: []string{"the last attempt failed: snapshotting non-CSI volumes is not supported"}},
 		"a snapshot that nobody takes up": {about: []string{"vs/nightly"}, phase: "Pending", open: true,
 			objects: []runtime.Object{&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", CreationTimestamp: noon}}},
 			want:    []string{"no VolumeSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run?", "it names no VolumeSnapshotClass, so it needs one that is the default of its claim's driver"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]}}`))
+				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]},"snapshots":{"pending":[{"namespace":"team-a","name":"full","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 3 of 2 snapshots"},{"namespace":"team-a","name":"older","state":"denied","created":"2026-11-28T11:00:00Z","since":"2026-11-28T12:00:05Z","reason":"NoMatchingTenant"}]},"replica":{"identity":"p_1","ready":true,"leads":true,"leadsSince":"2026-11-28T12:00:03Z"}}`))
 			}))
 			defer server.Close()
 			var core, snapshots []runtime.Object

@@ -110,19 +110,24 @@ func (q *inquiry) reportAbout(ctx context.Context, s selection) *statusreport.Re
 	if report.LeaderOnly != "" {
 		q.note("%s", report.LeaderOnly)
 	}
+	q.asked = report
 	return report
 }
 
 // explainWaiting adds what the program says about a claim or a deletion that waits.
 func (q *inquiry) explainWaiting(pending *statusreport.Pending) {
 	q.Pending = pending
+	since := at(pending.Since)
+	if q.asked.MayBeOlder(*pending) {
+		since += " or before (the leader began then)"
+	}
 	switch pending.State {
 	case "waiting":
-		q.because("it has been waiting for a free worker since %s: no tenant and no backend may use more workers than are free", at(pending.Since))
+		q.because("it has been waiting for a free worker since %s: no tenant and no backend may use more workers than are free", since)
 	case "failing":
-		q.because("the last attempt failed (the first one at %s), and the program tries again: %s", at(pending.Since), pending.Why())
+		q.because("the last attempt failed (the first one at %s), and the program tries again: %s", since, pending.Why())
 	default:
-		q.because("it has been %s since %s: %s", pending.State, at(pending.Since), pending.Why())
+		q.because("it has been %s since %s: %s", pending.State, since, pending.Why())
 	}
 }
 

@@ -37,15 +37,36 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 		q.Phase = "Ready"
 		q.because("it is ready")
 	}
-	if failure := status.Error; failure != nil && failure.Message != nil && !ready {
+	if !ready || snapshot.DeletionTimestamp != nil {
+		q.askProgramOfSnapshot(ctx)
+	}
+	newest := q.readEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
+	if newest != nil && !q.Explained {
+		q.because("the program's last warning, of %s, says: %s: %s", at(newest.Time), newest.Reason, newest.Message)
+	}
+	// The snapshot-controller writes an error about each native volume that has no class.
+	if failure := status.Error; failure != nil && failure.Message != nil && !q.Explained {
 		q.because("the last attempt failed: %s", *failure.Message)
 	}
 	if of := snapshot.Spec.Source.PersistentVolumeClaimName; of != nil && !ready && snapshot.DeletionTimestamp == nil {
 		q.explainSourceOf(ctx, *of)
 	}
 	q.explainContent(ctx, snapshot, status)
-	q.addEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
+	q.explainByEvents()
 	return nil
+}
+
+// askProgramOfSnapshot adds what the program reports about the snapshot or its content.
+func (q *inquiry) askProgramOfSnapshot(ctx context.Context) {
+	report := q.reportAbout(ctx, selection{namespace: q.Namespace})
+	if report == nil || report.Snapshots == nil {
+		return
+	}
+	for i, pending := range report.Snapshots.Pending {
+		if pending.Namespace == q.Namespace && pending.Name == q.Name {
+			q.explainWaiting(&report.Snapshots.Pending[i])
+		}
+	}
 }
 
 // explainSourceOf says whether the claim of a snapshot can be snapshotted.

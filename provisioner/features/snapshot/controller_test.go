@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -117,6 +118,24 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 			b.wantCalls(taken...)
 		})
 	}
+}
+
+// TestSnapshotWithoutAClassSaysWhatItWaitsFor: it may be another program's, so no event is
+// written until it names its class.
+func TestSnapshotWithoutAClassSaysWhatItWaitsFor(t *testing.T) {
+	snapshot := nightly(func(s *snapshotv1.VolumeSnapshot) { s.Spec.VolumeSnapshotClassName = nil })
+	b := newBench(t, namespace(), snapshot, class(func(c *snapshotv1.VolumeSnapshotClass) {
+		c.Annotations = map[string]string{objects.AnnotationDefaultSnapshotClass: "true"}
+	}))
+	b.must(b.syncNightly())
+	b.wantEvents()
+	parked := b.Parked().List()
+	if len(parked) != 1 || parked[0].EventReason != "ClaimNotBound" || parked[0].Reason != "ClaimNotBound" || !strings.HasPrefix(parked[0].Message, "claim data does not exist") {
+		t.Errorf("parked: %+v", parked)
+	}
+	b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshots"), nightly(nil), "team-a"))
+	b.must(b.syncNightly())
+	b.wantEvents("Warning ClaimNotBound claim data does not exist")
 }
 
 func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
@@ -247,6 +266,27 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 		b.wantCalls()
 		b.wantEvents("Warning SnapshotContentConflict")
 	})
+	for _, resource := range []string{"volumesnapshotcontents", "volumesnapshots"} {
+		t.Run("the snapshot-controller writes "+resource+" meanwhile", func(t *testing.T) {
+			byDefault := class(func(c *snapshotv1.VolumeSnapshotClass) {
+				c.Annotations = map[string]string{objects.AnnotationDefaultSnapshotClass: "true"}
+			})
+			b := newBench(t, nightly(func(s *snapshotv1.VolumeSnapshot) { s.Spec.VolumeSnapshotClassName = nil }), byDefault, claim(nil), volume(nil), namespace(),
+				recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations, c.Finalizers, c.Status = nil, nil, nil }))
+			writes := 0
+			b.client.PrependReactor("patch", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				writes++
+				return writes == 1, nil, apierrors.NewConflict(schema.GroupResource{Resource: resource}, "nightly", errors.New("the object has been modified"))
+			})
+			if err := b.syncNightly(); !apierrors.IsConflict(err) {
+				t.Errorf("error %v", err)
+			}
+			b.wantEvents()
+			b.must(b.syncNightly())
+			b.wantCalls("take snapshot-u1 of volume-1", "mark snapshot-1")
+			b.wantEvents()
+		})
+	}
 	t.Run("the snapshot-controller made the content", func(t *testing.T) {
 		b := newBench(t, append(existing(), recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations, c.Finalizers, c.Status = nil, nil, nil }))...)
 		b.must(b.syncNightly())
@@ -336,6 +376,22 @@ func TestContentIsDeleted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDeletionConflictsAreNotReported: the next attempt reads what the snapshot-controller
+// wrote.
+func TestDeletionConflictsAreNotReported(t *testing.T) {
+	b := newBench(t, deletedContent(nil))
+	writes := 0
+	b.client.PrependReactor("patch", "volumesnapshotcontents", func(clienttesting.Action) (bool, runtime.Object, error) {
+		writes++
+		return writes == 1, nil, apierrors.NewConflict(schema.GroupResource{Resource: "volumesnapshotcontents"}, "snapcontent-u1", errors.New("the object has been modified"))
+	})
+	if err := b.syncItsContent(); !apierrors.IsConflict(err) {
+		t.Errorf("error %v", err)
+	}
+	b.must(b.syncItsContent())
+	b.wantEvents()
 }
 
 // TestContentWithoutVolumeSnapshot: a content that may come from a backup is left

@@ -48,8 +48,8 @@ func (c *Controller) syncContent(ctx context.Context, a *attempt) error {
 
 // end reports the result of the attempt on the content and its VolumeSnapshot.
 func (r *removing) end(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || apierrors.IsConflict(err) {
+		return err // after a conflict, the next attempt reads what somebody wrote meanwhile
 	}
 	about := []metav1.Object{r.content}
 	if snapshot := r.itsSnapshot(); snapshot != nil {

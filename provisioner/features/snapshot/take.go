@@ -69,11 +69,15 @@ func (t *taking) end(err error) error {
 	switch {
 	case err == nil, errors.As(err, &changed):
 		return nil
+	case apierrors.IsConflict(err):
+		return err // somebody, such as the snapshot-controller, wrote meanwhile
 	case errors.As(err, &why):
 		if t.content == nil {
 			t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
 		}
-		if !why.silent {
+		if why.silent {
+			t.parked.IsNews(t.snapshot.UID, why.reason, why.message, false)
+		} else {
 			t.report(why.reason, why.message, t.snapshot)
 		}
 		t.park(t.attempt, t.snapshot, parking.Denied, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: t.snapshot.Namespace})...)
@@ -145,8 +149,10 @@ func (t *taking) consider() (*snapshotv1.VolumeSnapshotClass, error) {
 	case err != nil:
 		return nil, err
 	case missing != nil:
-		// It is not known yet whose volume this is, and so which class is the default.
-		missing.silent = byDefault
+		if byDefault {
+			missing.silent = true
+			missing.message += "; the VolumeSnapshot names no class, and which default is its own is known only then"
+		}
 		return nil, missing
 	case of == nil && byDefault:
 		return nil, nil
