@@ -231,6 +231,9 @@ func (c *comparison) record(r objects.Volume) {
 		return // the PersistentVolume goes next
 	case !listed:
 		f.Kind, f.Message = MissingVolume, "its volume does not exist; its data is lost unless the storage array has a copy"
+		if i := slices.IndexFunc(listing.Volumes, r.Stamp().Owns); i >= 0 {
+			f.Message = fmt.Sprintf("its volume does not exist, but volume %s has its stamp; if somebody edited the PersistentVolume, correct its annotation %s", listing.Volumes[i].ID, objects.AnnotationVolume)
+		}
 	case !r.Stamp().Owns(*v):
 		f.Kind, f.Message = ForeignVolume, "its volume is stamped for something else; it will not be deleted"
 	default:

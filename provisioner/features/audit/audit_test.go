@@ -95,6 +95,10 @@ func TestCompare(t *testing.T) {
 			records: []objects.Volume{recorded("1", "v1", nil)}},
 		{name: "volume that is lost", records: []objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
+		{name: "volume whose PersistentVolume was edited", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []objects.Volume{recorded("1", "edited", nil)},
+			want: []string{
+				"MissingVolume edited: its volume does not exist, but volume v1 has its stamp; if somebody edited the PersistentVolume, correct its annotation standalone-cinder.openstack.org/volume-id",
+				"SecondVolume v1: PersistentVolume pvc-1 of the same claim names volume edited on backend gold"}},
 		{name: "volume that is deleted, just before its PersistentVolume", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released, r.Deleted = true, true })}},
 		{name: "volume that was to be kept, and is lost", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released = true })},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
