@@ -189,7 +189,10 @@ func (f *importFlags) requestOf(pv *corev1.PersistentVolume) (r imports.Request,
 	}
 	r = f.request
 	r.Volume, r.OnlyID, r.Namespace, r.Claim, r.StorageClass = volume, true, claim.Namespace, claim.Name, class
-	r.AccessModes, r.VolumeMode = pv.Spec.AccessModes, ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	r.VolumeMode = ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	if !f.override {
+		r.AccessModes = pv.Spec.AccessModes
+	}
 	filesystems, err := readFilesystems(strings.FieldsFunc(pv.Annotations[objects.AnnotationFilesystemUUIDs], func(c rune) bool { return c == ',' || c == ' ' }))
 	if err != nil {
 		return r, fmt.Sprintf("its annotation %s is not a UUID", objects.AnnotationFilesystemUUIDs)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -73,6 +74,12 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	}
 	if !slices.Equal(skipped, wantSkipped) {
 		t.Errorf("left out are\n%s\nwant\n%s", strings.Join(skipped, "\n"), strings.Join(wantSkipped, "\n"))
+	}
+	flags.override = true
+	flags.request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	all, _, _ = flags.requestsOf([]byte(list))
+	if len(all) != len(want) || slices.ContainsFunc(all, func(one oneImport) bool { return !slices.Equal(one.AccessModes, flags.request.AccessModes) }) {
+		t.Errorf("with --access-mode: %+v", all)
 	}
 	flags.request.Namespace = "other"
 	if all, _, err := flags.requestsOf([]byte(list)); err != nil || len(all) > 0 {
