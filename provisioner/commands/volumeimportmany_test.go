@@ -20,7 +20,7 @@ import (
 // known, of the StorageClasses that the flag names.
 func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	pv := func(name, claim, class, source, more string) string {
-		return fmt.Sprintf(`{"metadata": {"name": %q%s}, "spec": {"storageClassName": %q, "claimRef": %s, "volumeMode": "Block", "accessModes": ["ReadWriteMany"], %s}, "status": {"phase": %q}}`,
+		return fmt.Sprintf(`{"metadata": {"name": %q%s}, "spec": {"storageClassName": %q, "claimRef": %s, "volumeMode": "Block", "accessModes": ["ReadWriteMany"], "mountOptions": ["noatime"], %s}, "status": {"phase": %q}}`,
 			name, strings.TrimPrefix(more, "bound"), class, claim, source, map[bool]string{true: "Bound", false: "Released"}[strings.HasPrefix(more, "bound")])
 	}
 	claim := func(name string) string { return fmt.Sprintf(`{"namespace": "shop", "name": %q}`, name) }
@@ -51,6 +51,9 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	for _, one := range all {
 		if !one.OnlyID {
 			t.Errorf("%s: a volume of that name would be taken", one.pv)
+		}
+		if !slices.Equal(one.mountOptions, []string{"noatime"}) {
+			t.Errorf("%s: mount options %q", one.pv, one.mountOptions)
 		}
 		got = append(got, fmt.Sprintf("%s %s/%s %s %s %v %s %v", one.pv, one.Namespace, one.Claim, one.StorageClass, one.Volume, one.AccessModes, one.VolumeMode, one.FilesystemUUIDs))
 	}
@@ -153,6 +156,27 @@ func TestAVolumeThatNodesCannotMountIsRefused(t *testing.T) {
 		}
 		if err := all[0].checkFSType(plan); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestMountOptionsThatAreNotKeptAreTold: they come from the StorageClass.
+func TestMountOptionsThatAreNotKeptAreTold(t *testing.T) {
+	made := &corev1.PersistentVolume{}
+	made.Name, made.Spec.MountOptions = "imported-v1", []string{"discard"}
+	for name, c := range map[string]struct {
+		old   []string
+		state string
+		want  string
+	}{
+		"none":             {nil, stateReady, ""},
+		"the same":         {[]string{"discard"}, stateReady, ""},
+		"others":           {[]string{"noatime", "discard", "nodev"}, stateReady, "mountOptions noatime, nodev are not kept; set them on the StorageClass"},
+		"already imported": {[]string{"noatime"}, stateAlready, "mountOptions noatime are not kept; set them on PersistentVolume imported-v1"},
+	} {
+		one := oneImport{mountOptions: c.old, state: c.state}
+		if got := strings.Join(one.lostMountOptions(made), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
