@@ -277,7 +277,9 @@ func (v *validator) validateModes() {
 	}
 	for k := range v.Backends {
 		b, path := &v.Backends[k], document.Element("backends", k)
-		for _, key := range []string{"mapping", "connector.host", "connector.initiator", "connector.ip", "connector.nqn", "connector.multipath"} {
+		// Trials (policy check --make-volume) need the other keys of the connector: these have
+		// no default.
+		for _, key := range []string{"mapping", "connector.host", "connector.initiator", "connector.multipath"} {
 			if at := path + "." + key; v.Has(at) && usedCSI[k] && !usedNative[k] {
 				v.Warnf(at, "%s has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", key, b.Name)
 			}
