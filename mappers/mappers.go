@@ -340,6 +340,20 @@ func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 	return refuse(UnsupportedAccessMode, "access modes ReadOnlyMany and ReadWriteOnce cannot be combined in mode csi; replace the claim with one that names one of them, or use a rule with mode: native")
 }
 
+// CheckNativeAccessModes rejects ReadWriteOncePod, which only CSI sources support
+// (KEP-2485), if no protocol is mapped to one.
+func CheckNativeAccessModes(modes []corev1.PersistentVolumeAccessMode, mappings map[string]mapping.Mapping) error {
+	for _, m := range mappings {
+		if m.As == mapping.CSI {
+			return nil
+		}
+	}
+	if !slices.Contains(modes, corev1.ReadWriteOncePod) {
+		return nil
+	}
+	return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, and its mapping has none (as: csi); use ReadWriteOnce, or a rule with mode: csi")
+}
+
 // CheckAccessModes rejects the access modes that no source of any protocol can honor, so
 // that a claim fails before a volume is created for it. Map may still reject other modes
 // for a particular protocol or volume. The error is a *Refusal of reason
@@ -387,8 +401,7 @@ func (r request) filesystem() string {
 	}
 }
 
-// requireNativeAccessModes rejects ReadWriteOncePod, which only CSI sources support
-// (KEP-2485).
+// requireNativeAccessModes rejects ReadWriteOncePod for one protocol.
 func (r request) requireNativeAccessModes() error {
 	if slices.Contains(r.AccessModes, corev1.ReadWriteOncePod) {
 		return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, but protocol %s is mapped to another; use ReadWriteOnce", r.protocol)

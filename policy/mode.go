@@ -277,8 +277,12 @@ func (v *validator) validateModes() {
 	}
 	for k := range v.Backends {
 		b, path := &v.Backends[k], document.Element("backends", k)
-		if len(b.Mapping) > 0 && usedCSI[k] && !usedNative[k] {
-			v.Warnf(document.Child(path, "mapping"), "mapping has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", b.Name)
+		// Trials (policy check --make-volume) need the other keys of the connector: these have
+		// no default.
+		for _, key := range []string{"mapping", "connector.host", "connector.initiator", "connector.multipath"} {
+			if at := path + "." + key; v.Has(at) && usedCSI[k] && !usedNative[k] {
+				v.Warnf(at, "%s has no effect: every rule that uses backend %q makes volumes in mode csi, which the program's own driver attaches; remove it", key, b.Name)
+			}
 		}
 		if b.CSI != nil && !usedCSI[k] {
 			v.Warnf(document.Child(path, "csi"), "csi has no effect: no rule makes volumes in mode csi on backend %q; give the backend or a rule mode: csi, or remove it", b.Name)

@@ -124,12 +124,14 @@ func TestImportsThatAClassOfTheDriverCannotHaveAreDenied(t *testing.T) {
 }
 
 func TestModesThatHaveNoEffectAreToldWithTheirLine(t *testing.T) {
-	text := strings.Replace(modesPolicy, "{cloud: silver}", "{cloud: silver}, mapping: {iscsi: {as: native}}", 1)
+	text := strings.Replace(modesPolicy, "{cloud: silver}", "{cloud: silver}, mapping: {iscsi: {as: native}}, connector: {multipath: true, host: h, nqn: \"nqn.2014-08.org.example:n\", nodeLabels: {pool: b}}", 1)
 	text = strings.Replace(text, "mode: native}", "mode: csi}", 1)
 	text = strings.Replace(text, "backends: [gold, silver], import", "backends: [gold], import", 1)
 	p := mustParse(t, text)
 	want := []string{
 		"policy.yaml:6:44: backends[1].mapping: mapping has no effect: every rule that uses backend \"silver\" makes volumes in mode csi, which the program's own driver attaches; remove it",
+		"backends[1].connector.multipath: connector.multipath has no effect: every rule that uses backend \"silver\" makes volumes in mode csi, which the program's own driver attaches; remove it",
+		"backends[1].connector.host: connector.host has no effect: ",
 	}
 	var got []string
 	for _, w := range p.Warnings {
@@ -144,8 +146,15 @@ func TestModesThatHaveNoEffectAreToldWithTheirLine(t *testing.T) {
 			t.Errorf("no warning %q in\n%s", w, strings.Join(got, "\n"))
 		}
 	}
-	if strings.Contains(strings.Join(got, "\n"), "import has no effect") {
-		t.Errorf("volumes can be imported in mode csi, and yet:\n%s", strings.Join(got, "\n"))
+	for _, has := range []string{"import", "nodeLabels", "initiator", "nqn"} {
+		if strings.Contains(strings.Join(got, "\n"), has+" has no effect") {
+			t.Errorf("%s is not without effect in mode csi, or is not given, and yet:\n%s", has, strings.Join(got, "\n"))
+		}
+	}
+	for _, w := range mustParse(t, strings.Replace(text, "backends: [gold, silver], mode: csi", "backends: [gold, silver], mode: native", 1)).Warnings {
+		if strings.Contains(w.Error(), "no effect") {
+			t.Errorf("a rule makes native volumes there, and yet: %s", w)
+		}
 	}
 }
 

@@ -31,9 +31,11 @@ type importFlags struct {
 	filesystems []string
 	apply       bool
 	// fromPVs names a file with PersistentVolumes of other drivers; classes are the
-	// StorageClasses for the claims of theirs.
-	fromPVs string
-	classes map[string]string
+	// StorageClasses for the claims of theirs. override means that the access modes are
+	// those of the flag, not theirs.
+	fromPVs  string
+	classes  map[string]string
+	override bool
 }
 
 func newVolumeImportCommand(protocols mappers.Protocols) *cobra.Command {
@@ -95,7 +97,7 @@ the cluster cannot be read.`,
 	set.StringVar(&flags.request.StorageClass, "storage-class", "", "`name` of the claim's StorageClass (required); with --from-pvs, OLD=NEW[,OLD=NEW...]")
 	set.StringVar(&flags.fromPVs, "from-pvs", "", "`file` with a list of PersistentVolumes whose volumes are imported, instead of --volume and --claim; - is standard input")
 	set.StringVar(&flags.size, "size", "", "`size` that the claim requests; default is the volume's")
-	set.StringSliceVar(&flags.accessModes, "access-mode", []string{"RWO"}, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated")
+	set.StringSliceVar(&flags.accessModes, "access-mode", []string{"RWO"}, "access `mode` of the claim: RWO, ROX, RWX or RWOP; may be repeated; replaces those of --from-pvs")
 	set.StringVar(&flags.volumeMode, "volume-mode", string(corev1.PersistentVolumeFilesystem), "volume `mode` of the claim: Filesystem or Block")
 	set.StringVar(&flags.reclaim, "reclaim-policy", string(corev1.PersistentVolumeReclaimRetain), "reclaim `policy` of the PersistentVolume: Retain or Delete")
 	set.StringSliceVar(&flags.filesystems, "filesystem-uuid", nil, "`UUID` of the filesystem on a volume that was not made in mode csi, or is a copy; for mode csi; may be repeated")
@@ -107,7 +109,7 @@ the cluster cannot be read.`,
 // read checks the flags, and builds the claim from them.
 func (f *importFlags) read(command *cobra.Command) error {
 	if f.fromPVs != "" {
-		for _, other := range []string{"volume", "claim", "size", "access-mode", "volume-mode", "filesystem-uuid"} {
+		for _, other := range []string{"volume", "claim", "size", "volume-mode", "filesystem-uuid"} {
 			if command.Flags().Changed(other) {
 				return volumeUsage("--%s cannot be used with --from-pvs, which takes it from the PersistentVolumes", other)
 			}
@@ -119,7 +121,7 @@ func (f *importFlags) read(command *cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		f.classes = classes
+		f.classes, f.override = classes, command.Flags().Changed("access-mode")
 	} else if err := required(command, "policy", "backend", "volume", "namespace", "claim", "storage-class"); err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ type oneImport struct {
 	imports.Request
 	pv string
 	// fsType is the filesystem on the volume; empty if it is not known.
-	fsType string
+	fsType       string
+	mountOptions []string
 	// unbound means that the claim was already gone when the file was written.
 	unbound bool
 	// state is one of the states below, and why says more.
@@ -137,7 +138,7 @@ func (f *importFlags) requestsOf(text []byte) (all []oneImport, skipped []string
 			skipped = append(skipped, fmt.Sprintf("PersistentVolume %s: %s", pv.Name, why))
 			continue
 		}
-		all = append(all, oneImport{Request: request, pv: pv.Name, fsType: foreignFSType(pv), unbound: pv.Status.Phase != corev1.VolumeBound})
+		all = append(all, oneImport{Request: request, pv: pv.Name, fsType: foreignFSType(pv), mountOptions: pv.Spec.MountOptions, unbound: pv.Status.Phase != corev1.VolumeBound})
 	}
 	slices.SortFunc(all, func(x, y oneImport) int {
 		return strings.Compare(x.Namespace+"/"+x.Claim, y.Namespace+"/"+y.Claim)
@@ -189,7 +190,10 @@ func (f *importFlags) requestOf(pv *corev1.PersistentVolume) (r imports.Request,
 	}
 	r = f.request
 	r.Volume, r.OnlyID, r.Namespace, r.Claim, r.StorageClass = volume, true, claim.Namespace, claim.Name, class
-	r.AccessModes, r.VolumeMode = pv.Spec.AccessModes, ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	r.VolumeMode = ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)
+	if !f.override {
+		r.AccessModes = pv.Spec.AccessModes
+	}
 	filesystems, err := readFilesystems(strings.FieldsFunc(pv.Annotations[objects.AnnotationFilesystemUUIDs], func(c rune) bool { return c == ',' || c == ' ' }))
 	if err != nil {
 		return r, fmt.Sprintf("its annotation %s is not a UUID", objects.AnnotationFilesystemUUIDs)
@@ -232,6 +236,19 @@ func (one *oneImport) checkFSType(plan *imports.Plan) error {
 	return nil
 }
 
+// lostMountOptions tells which mount options the new PersistentVolume does not have.
+func (one *oneImport) lostMountOptions(pv *corev1.PersistentVolume) []string {
+	lost := slices.DeleteFunc(slices.Clone(one.mountOptions), func(option string) bool { return slices.Contains(pv.Spec.MountOptions, option) })
+	if len(lost) == 0 {
+		return nil
+	}
+	at := "the StorageClass"
+	if one.state != stateReady {
+		at = "PersistentVolume " + pv.Name
+	}
+	return []string{fmt.Sprintf("mountOptions %s are not kept; set them on %s", strings.Join(lost, ", "), at)}
+}
+
 // importOne plans an import and, with --apply, carries it out.
 func (f *importFlags) importOne(ctx context.Context, importer *imports.Importer, one *oneImport) {
 	plan, err := importer.Plan(ctx, one.Request)
@@ -244,13 +261,13 @@ func (f *importFlags) importOne(ctx context.Context, importer *imports.Importer,
 		one.state = stateAlready
 	case err == nil && f.apply:
 		one.state = stateImported
-		_, err = importer.Apply(ctx, plan)
+		plan.PersistentVolume, err = importer.Apply(ctx, plan)
 	}
 	if err != nil {
 		one.state, one.why = stateRefused, err.Error()
 		return
 	}
-	warnings := plan.Warnings
+	warnings := append(plan.Warnings, one.lostMountOptions(plan.PersistentVolume)...)
 	if one.unbound && one.state != stateAlready {
 		// Its namespace may be another tenant's by now.
 		warnings = append([]string{fmt.Sprintf("PersistentVolume %s was not Bound when the file was written: make sure that its volume still belongs to namespace %s", one.pv, one.Namespace)}, warnings...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -19,7 +20,7 @@ import (
 // known, of the StorageClasses that the flag names.
 func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	pv := func(name, claim, class, source, more string) string {
-		return fmt.Sprintf(`{"metadata": {"name": %q%s}, "spec": {"storageClassName": %q, "claimRef": %s, "volumeMode": "Block", "accessModes": ["ReadWriteMany"], %s}, "status": {"phase": %q}}`,
+		return fmt.Sprintf(`{"metadata": {"name": %q%s}, "spec": {"storageClassName": %q, "claimRef": %s, "volumeMode": "Block", "accessModes": ["ReadWriteMany"], "mountOptions": ["noatime"], %s}, "status": {"phase": %q}}`,
 			name, strings.TrimPrefix(more, "bound"), class, claim, source, map[bool]string{true: "Bound", false: "Released"}[strings.HasPrefix(more, "bound")])
 	}
 	claim := func(name string) string { return fmt.Sprintf(`{"namespace": "shop", "name": %q}`, name) }
@@ -51,6 +52,9 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 		if !one.OnlyID {
 			t.Errorf("%s: a volume of that name would be taken", one.pv)
 		}
+		if !slices.Equal(one.mountOptions, []string{"noatime"}) {
+			t.Errorf("%s: mount options %q", one.pv, one.mountOptions)
+		}
 		got = append(got, fmt.Sprintf("%s %s/%s %s %s %v %s %v", one.pv, one.Namespace, one.Claim, one.StorageClass, one.Volume, one.AccessModes, one.VolumeMode, one.FilesystemUUIDs))
 	}
 	want := []string{
@@ -73,6 +77,12 @@ func TestWhichPersistentVolumesAreImported(t *testing.T) {
 	}
 	if !slices.Equal(skipped, wantSkipped) {
 		t.Errorf("left out are\n%s\nwant\n%s", strings.Join(skipped, "\n"), strings.Join(wantSkipped, "\n"))
+	}
+	flags.override = true
+	flags.request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	all, _, _ = flags.requestsOf([]byte(list))
+	if len(all) != len(want) || slices.ContainsFunc(all, func(one oneImport) bool { return !slices.Equal(one.AccessModes, flags.request.AccessModes) }) {
+		t.Errorf("with --access-mode: %+v", all)
 	}
 	flags.request.Namespace = "other"
 	if all, _, err := flags.requestsOf([]byte(list)); err != nil || len(all) > 0 {
@@ -146,6 +156,27 @@ func TestAVolumeThatNodesCannotMountIsRefused(t *testing.T) {
 		}
 		if err := all[0].checkFSType(plan); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestMountOptionsThatAreNotKeptAreTold: they come from the StorageClass.
+func TestMountOptionsThatAreNotKeptAreTold(t *testing.T) {
+	made := &corev1.PersistentVolume{}
+	made.Name, made.Spec.MountOptions = "imported-v1", []string{"discard"}
+	for name, c := range map[string]struct {
+		old   []string
+		state string
+		want  string
+	}{
+		"none":             {nil, stateReady, ""},
+		"the same":         {[]string{"discard"}, stateReady, ""},
+		"others":           {[]string{"noatime", "discard", "nodev"}, stateReady, "mountOptions noatime, nodev are not kept; set them on the StorageClass"},
+		"already imported": {[]string{"noatime"}, stateAlready, "mountOptions noatime are not kept; set them on PersistentVolume imported-v1"},
+	} {
+		one := oneImport{mountOptions: c.old, state: c.state}
+		if got := strings.Join(one.lostMountOptions(made), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -388,7 +388,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"a driver that ends the list":    {append(slices.Clone(existing), "--set", "admissionPolicy.csiDrivers={a'}"), "csiDrivers"},
 		"an alert that does not exist":   {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.disabled={NoLeader}"), "there is no alert NoLeader; docs/runbooks.md lists them"},
 		"an alert with another name":     {append(slices.Clone(existing), "--set", "monitoring.prometheusRule.rules.StandaloneCinderNoLeader.alert=StandaloneCinderOtherName"), "StandaloneCinderNoLeader"},
-		"a StorageClass's provisioner":   {append(slices.Clone(existing), "--set", "storageClasses[0].name=gold", "--set", "storageClasses[0].provisioner=x"), "provisioner"},
+		"a StorageClass's provisioner":   {append(slices.Clone(existing), "--set", "storageClasses[0].name=gold", "--set", "storageClasses[0].provisioner=x"), `storageClasses: gold has the provisioner "x"; it can be openstack.org/standalone-cinder or standalone-cinder.openstack.org`},
 		// It would seem to protect the status page of all tenants, and would not.
 		"a policy for a node's network": {append(slices.Clone(existing), "--set", "hostNetwork=true"), "hostNetwork: no NetworkPolicy applies to the network of a node"},
 		// An empty list of peers would admit everybody.
@@ -463,10 +463,11 @@ func TestChartWithValuesThatAreMissing(t *testing.T) {
 	}
 }
 
-// TestChartMakesStorageClasses of the program's own name.
+// TestChartMakesStorageClasses of the program's own name, or the driver's.
 func TestChartMakesStorageClasses(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "provisionerName=example.org/cinder",
-		"--set-json", `storageClasses=[{"name": "gold", "default": true, "annotations": {"note": "fast"}, "allowVolumeExpansion": true, "parameters": {"type": "gold"}}, {"name": "plain"}]`)...)
+		"--set-json", `storageClasses=[{"name": "gold", "default": true, "annotations": {"note": "fast"}, "allowVolumeExpansion": true, "parameters": {"type": "gold"}}, {"name": "plain"},
+			{"name": "csi", "provisioner": "standalone-cinder.openstack.org"}, {"name": "named", "provisioner": "example.org/cinder"}]`)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -485,6 +486,9 @@ func TestChartMakesStorageClasses(t *testing.T) {
 	if gold.Provisioner != "example.org/cinder" || plain.Provisioner != "example.org/cinder" || gold.Parameters["type"] != "gold" || gold.AllowVolumeExpansion == nil ||
 		gold.Annotations["storageclass.kubernetes.io/is-default-class"] != "true" || gold.Annotations["note"] != "fast" || len(plain.Annotations) > 0 {
 		t.Errorf("got %+v", found)
+	}
+	if found["csi"].Provisioner != policy.CSIDriver || found["named"].Provisioner != "example.org/cinder" {
+		t.Errorf("with a provisioner: %+v", found)
 	}
 }
 

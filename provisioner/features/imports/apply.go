@@ -156,14 +156,19 @@ func (i *Importer) mapVolume(plan *Plan, connected backends.Connected) (mapped m
 	} else {
 		mapped, protocol, err = i.mapConnection(plan, connected)
 	}
-	var refusal *mappers.Refusal
-	if errors.As(err, &refusal) {
-		err = objects.RefusalError(i.Backend.Name, refusal)
-	}
 	if err != nil {
-		return mappers.Result{}, nil, err
+		return mappers.Result{}, nil, i.refusalError(err)
 	}
 	return mapped, i.record(plan, connected, protocol, mapped), nil
+}
+
+// refusalError names the backend of a volume that cannot be mapped.
+func (i *Importer) refusalError(err error) error {
+	var refusal *mappers.Refusal
+	if errors.As(err, &refusal) {
+		return objects.RefusalError(i.Backend.Name, refusal)
+	}
+	return err
 }
 
 // record makes the PersistentVolume as the running program and its library would.

@@ -33,6 +33,9 @@ func (i *Importer) checkMode(ctx context.Context, plan *Plan) error {
 		case plan.wanted == "" && len(i.Backend.Connector.NodeLabels) > 0 && len(i.Connector.WWPNs) == 0:
 			return refused("the connector of backend %s consists of the port names that annotations of nodes list, which this command does not read; name them in connector.wwpns of a copy of the policy", i.Backend.Name)
 		}
+		if err := mappers.CheckNativeAccessModes(plan.Claim.Spec.AccessModes, i.Backend.Mapping); err != nil {
+			return i.refusalError(err)
+		}
 		plan.PersistentVolume = i.record(plan, backends.Connected{Volume: plan.Volume}, "", mappers.Result{})
 		if plan.wanted == "" && !objects.IsBlock(plan.Claim) {
 			plan.Warnings = append(plan.Warnings, fmt.Sprintf("a node that gets volume %s as a disk formats it unless it recognizes a filesystem, partition table or encryption on it; if the volume has other data, import it with --volume-mode Block", plan.Volume.ID))

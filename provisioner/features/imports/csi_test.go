@@ -77,6 +77,32 @@ func TestVolumeOfTheDriverIsImportedAgain(t *testing.T) {
 	}
 }
 
+// TestTheAccessModeThatOnlyCSISourcesHaveIsRefusedBeforeTheClaimIsMade: only the connection
+// shows the protocol, but nothing maps any of them to a CSI source.
+func TestTheAccessModeThatOnlyCSISourcesHaveIsRefusedBeforeTheClaimIsMade(t *testing.T) {
+	mapped := func(forms string) string {
+		return strings.Replace(importPolicy, "auth: {cloud: gold}", "auth: {cloud: gold}\n    mapping: {"+forms+"}", 1)
+	}
+	const want = "UnsupportedAccessMode: backend gold: access mode ReadWriteOncePod needs a CSI source, and its mapping has none (as: csi); use ReadWriteOnce, or a rule with mode: csi"
+	for name, test := range map[string]struct{ policy, want string }{
+		"native":                    {importPolicy, want},
+		"mapped to native":          {mapped("iscsi: {as: native}"), want},
+		"one is mapped to a driver": {mapped("iscsi: {as: native}, rbd: {as: csi, clusterID: ceph-1}"), ""},
+		"in mode csi":               {csiPolicy, ""},
+	} {
+		o := newOperator(t, test.policy, drivers(nil))
+		o.request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+		_, err := o.Plan(t.Context(), o.request)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s: %s\nwant %s", name, got, test.want)
+		}
+	}
+}
+
 // TestFilesystemOfAnImportedVolume: its UUIDs come from the program's own records or
 // from an administrator.
 func TestFilesystemOfAnImportedVolume(t *testing.T) {
