@@ -71,13 +71,17 @@ func readDirectory(path string) (Files, error) {
 	return nil, fmt.Errorf("read policy: the directory %s changed each of the %d times that it was read", path, maxSnapshots)
 }
 
-// linked returns where a volume's files are; empty if the directory is not a volume.
+// linked returns where a volume's files are; empty if the directory is not a volume. They
+// may be gone by now, and then the link is another one.
 func linked(path string) string {
-	target, err := filepath.EvalSymlinks(filepath.Join(path, "..data"))
-	if err != nil {
+	target, err := os.Readlink(filepath.Join(path, "..data"))
+	switch {
+	case err != nil:
 		return ""
+	case filepath.IsAbs(target):
+		return target
 	}
-	return target
+	return filepath.Join(path, target)
 }
 
 // readNow reads the files of a directory, which messages call by its path.
