@@ -343,13 +343,13 @@ func CheckAccessModesForCSI(modes []corev1.PersistentVolumeAccessMode) error {
 // CheckNativeAccessModes rejects ReadWriteOncePod, which only CSI sources support
 // (KEP-2485), if no protocol is mapped to one.
 func CheckNativeAccessModes(modes []corev1.PersistentVolumeAccessMode, mappings map[string]mapping.Mapping) error {
+	if !slices.Contains(modes, corev1.ReadWriteOncePod) {
+		return nil
+	}
 	for _, m := range mappings {
 		if m.As == mapping.CSI {
 			return nil
 		}
-	}
-	if !slices.Contains(modes, corev1.ReadWriteOncePod) {
-		return nil
 	}
 	return refuse(UnsupportedAccessMode, "access mode ReadWriteOncePod needs a CSI source, and its mapping has none (as: csi); use ReadWriteOnce, or a rule with mode: csi")
 }
