@@ -25,7 +25,9 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/client-go v0.37.2
+	k8s.io/component-helpers v0.37.2
 	k8s.io/klog/v2 v2.140.0
+	maragu.dev/gomponents v1.2.0
 	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.1.0
 	sigs.k8s.io/yaml v1.6.0
@@ -36,8 +38,6 @@ require (
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.7.0
 	k8s.io/kubelet v0.37.2
 )
-
-require k8s.io/component-helpers v0.37.2
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

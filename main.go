@@ -49,17 +49,22 @@ func run(name string, arguments []string, stdout, stderr io.Writer) int {
 // writer.
 func newCommand(log io.Writer) *cobra.Command {
 	build := wiring.ThisBuild(version, commit)
+	showVersion := false
 	root := &cobra.Command{
 		Use:           "standalone-cinder",
-		Version:       build.Version,
 		Short:         "Provision Cinder volumes for Kubernetes clusters that do not run on OpenStack",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          policycli.NoArguments,
-		RunE:          func(command *cobra.Command, _ []string) error { return command.Help() },
+		RunE: func(command *cobra.Command, _ []string) error {
+			if showVersion {
+				_, err := fmt.Fprintln(command.OutOrStdout(), build.Version)
+				return err
+			}
+			return command.Help()
+		},
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
-	root.Flags().Bool("version", false, "print the version")
+	root.Flags().BoolVar(&showVersion, "version", false, "print the version")
 	protocols := mappers.BuiltIn()
 	root.AddCommand(runCommand(log, protocols, build), nodeCommand(log, build), client.NewVersionCommand(build))
 	root.AddCommand(client.Commands(protocols)...)

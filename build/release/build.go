@@ -117,7 +117,7 @@ func compile(ctx context.Context, s source, t target, to string) error {
 		return err
 	}
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s", s.version, s.commit)
-	_, err = run(ctx, s.directory, t.environment(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", to, t.pkg)
+	_, err = run(ctx, s.directory, t.environment(), "go", "build", "-tags", "grpcnotrace", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", to, t.pkg)
 	return err
 }
 

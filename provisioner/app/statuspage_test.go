@@ -112,7 +112,7 @@ func TestThePageFindsTenantsAndNamespaces(t *testing.T) {
 	for path, wanted := range map[string]string{
 		"/?find=a":               "Only tenant a<",
 		"/?find=b":               "Only namespace b: namespace b belongs to no tenant of the policy",
-		"/?find=%3Cb%3E&refresh": `href="?find=%3cb%3e">stop`,
+		"/?find=%3Cb%3E&refresh": `href="?find=%3Cb%3E">stop`,
 		"/?refresh":              `<meta http-equiv="refresh" content="10">`,
 	} {
 		if page := getReport(t, mux, path, http.StatusOK).Body.String(); !strings.Contains(page, wanted) {

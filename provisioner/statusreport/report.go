@@ -3,7 +3,10 @@
 // report, and the status commands read it.
 package statusreport
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // APIVersion and Kind identify the document. Within a version, fields may be added, but
 // are neither removed nor given another meaning.
@@ -180,6 +183,21 @@ type Quota struct {
 	Limit *int64 `json:"limit,omitempty"`
 	// Used is nil in a follower's report.
 	Used *int64 `json:"used,omitempty"`
+}
+
+// String formats used and limit; a dash stands for what is not known or not limited.
+func (q Quota) String() string {
+	if q.Limit == nil {
+		return quantity(q.Used) + ", no limit"
+	}
+	return quantity(q.Used) + " of " + quantity(q.Limit)
+}
+
+func quantity(n *int64) string {
+	if n == nil {
+		return "–"
+	}
+	return strconv.FormatInt(*n, 10)
 }
 
 // Resource is what a quota counts.

@@ -127,7 +127,7 @@ func (t *table) backends(r *Report) {
 			state += ", not in the policy: kept for deletions"
 		}
 		for _, c := range b.Certificates {
-			if sentence := r.expiring(c); sentence != "" {
+			if sentence := r.Expiring(c); sentence != "" {
 				state += ", " + sentence
 			}
 		}
@@ -169,7 +169,7 @@ func quotaCells(quotas []Quota) []string {
 	cells := make([]string, 4)
 	for _, quota := range quotas {
 		if i := slices.Index([]Resource{Volumes, Gigabytes, Snapshots, SnapshotGigabytes}, quota.Resource); i >= 0 {
-			cells[i] = quotaText(quota)
+			cells[i] = quota.String()
 		}
 	}
 	return cells
@@ -246,4 +246,11 @@ func (p Pending) Why() string {
 		return p.Reason + p.Message
 	}
 	return p.Reason + ": " + p.Message
+}
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }

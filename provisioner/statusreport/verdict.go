@@ -43,7 +43,7 @@ func (r *Report) Troubles() []string {
 		}
 		for _, c := range backend.Certificates {
 			if r.left(c) <= troubleBefore {
-				troubles = append(troubles, "backend "+backend.Name+": "+r.expiring(c))
+				troubles = append(troubles, "backend "+backend.Name+": "+r.Expiring(c))
 			}
 		}
 	}
@@ -53,8 +53,8 @@ func (r *Report) Troubles() []string {
 // left returns how long a certificate is valid after the report.
 func (r *Report) left(c Certificate) time.Duration { return c.Expires.Sub(r.Time) }
 
-// expiring says when a certificate expires; it is empty if that is not soon.
-func (r *Report) expiring(c Certificate) string {
+// Expiring says when a certificate expires; it is empty if that is not soon.
+func (r *Report) Expiring(c Certificate) string {
 	switch left := r.left(c); {
 	case left <= 0:
 		return "the " + c.Of + " certificate has expired"
@@ -80,7 +80,7 @@ func (r *Report) Delays() []string {
 	for _, backend := range r.Backends {
 		for _, c := range backend.Certificates {
 			if left := r.left(c); left > troubleBefore && left <= warnBefore {
-				delays = append(delays, "backend "+backend.Name+": "+r.expiring(c))
+				delays = append(delays, "backend "+backend.Name+": "+r.Expiring(c))
 			}
 		}
 	}
@@ -242,7 +242,7 @@ func inLargestUnit(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/day)
 }
 
-func (q Quota) isFull() bool { return q.isLimited() && *q.Used >= *q.Limit }
+func (q Quota) isFull() bool { return q.IsLimited() && *q.Used >= *q.Limit }
 
-// isLimited reports whether the limit allows something and the use is known.
-func (q Quota) isLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }
+// IsLimited reports whether the limit allows something and the use is known.
+func (q Quota) IsLimited() bool { return q.Limit != nil && q.Used != nil && *q.Limit > 0 }

@@ -16,6 +16,7 @@ require (
 	github.com/gobwas/pool v0.2.1 // indirect
 	github.com/gobwas/ws v1.4.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	maragu.dev/gomponents v1.2.0 // indirect
 )
 
 replace github.com/standalone-cinder/standalone-cinder => ../..

@@ -27,6 +27,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -46,11 +47,10 @@ func serve(t *testing.T) *httptest.Server {
 	if err := json.Unmarshal(golden, &report); err != nil {
 		t.Fatal(err)
 	}
-	statusPage := statusreport.NewPage()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", statusPage.ContentSecurityPolicy)
+		w.Header().Set("Content-Security-Policy", statuspage.ContentSecurityPolicy())
 		var answer *statusreport.Answer
 		if query := r.URL.Query(); query.Has("namespace") {
 			answer = &statusreport.Answer{
@@ -67,7 +67,7 @@ func serve(t *testing.T) *httptest.Server {
 			claims.Pending[1].Message = "backend gold: create volume: Cinder answered internal server error (HTTP 500)"
 			shown.Claims = &claims
 		}
-		if err := statusPage.Write(w, statusreport.View{Report: &shown, Answer: answer, Find: r.URL.Query().Get("find")}); err != nil {
+		if err := (statuspage.Page{Report: &shown, Answer: answer, Find: r.URL.Query().Get("find")}).Write(w); err != nil {
 			t.Error(err)
 		}
 	})
@@ -278,7 +278,7 @@ func withFewColors(t *testing.T, picture []byte) []byte {
 // TestThePolicyBlocksForeignCode makes sure that the policy, and not only the
 // escaping, would stop code that slipped into the page.
 func TestThePolicyBlocksForeignCode(t *testing.T) {
-	policy := statusreport.NewPage().ContentSecurityPolicy
+	policy := statuspage.ContentSecurityPolicy()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		w.Header().Set("Content-Security-Policy", policy)

@@ -51,7 +51,6 @@ type Options struct {
 func Handle(mux *http.ServeMux, o Options) {
 	slots := make(chan struct{}, MaxReports)
 	const nothing = "default-src 'none'; frame-ancestors 'none'"
-	page := statusreport.NewPage()
 	mux.Handle("GET /status.json", o.serveReport(slots, reportForm{"application/json", nothing, selectedBy, func(body *bytes.Buffer, _ *http.Request, r statusreport.Report) error {
 		encoder := json.NewEncoder(body)
 		encoder.SetIndent("", "  ")
@@ -61,9 +60,9 @@ func Handle(mux *http.ServeMux, o Options) {
 		return r.WriteTable(body)
 	}}))
 	// The other query parameters of the page are those of its forms.
-	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", page.ContentSecurityPolicy, foundBy, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
+	mux.Handle("GET /{$}", o.serveReport(slots, reportForm{"text/html; charset=utf-8", ContentSecurityPolicy(), foundBy, func(body *bytes.Buffer, request *http.Request, r statusreport.Report) error {
 		query := request.URL.Query()
-		return page.Write(body, statusreport.View{Report: &r, Answer: o.Answer(query), Find: query.Get("find"), Refresh: query.Has("refresh")})
+		return Page{Report: &r, Answer: o.Answer(query), Find: query.Get("find"), Refresh: query.Has("refresh")}.Write(body)
 	}}))
 }
 

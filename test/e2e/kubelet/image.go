@@ -51,7 +51,7 @@ func programs(ctx context.Context, root, directory string) ([]Image, error) {
 		{WorkloadImage, "workload", "./test/e2e/kubelet/workload", "pause"},
 	} {
 		binary := filepath.Join(directory, of.program)
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, of.packagePath)
+		build := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags=-s -w", "-o", binary, of.packagePath)
 		build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w: %s", of.program, err, output)
