@@ -109,7 +109,7 @@ var protected = []string{"-persistentvolumes", "-secrets", "-claims", "-snapshot
 
 // objectNames matches where deploy/base names its objects, or where its
 // expressions name the account. The namespace, which has the same name, stays.
-var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|-snapshots|[$'\n]|$)`)
+var objectNames = regexp.MustCompile(`(?m)(^ *(?:- )?(?:name|policyName): |:)standalone-cinder(-persistentvolumes|-secrets|-claims|-snapshots|['\n]|$)`)
 
 // manifestOf returns a file of deploy/base for another provisioner and account.
 func (s *Suite) manifestOf(file, provisioner, account string) ([]byte, error) {
