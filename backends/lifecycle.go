@@ -37,8 +37,8 @@ type LifecycleOptions struct {
 	// Changed is the latest time at which an earlier term can have made a change; zero
 	// means now. The first request waits until reads show it.
 	Changed time.Time
-	// pause waits between two rounds; nil means time.Sleep.
-	pause func(time.Duration)
+	// pause is that of watch.Options; nil means to sleep until it is woken.
+	pause func(time.Duration, <-chan struct{})
 	// FailuresToOpen is that of breaker.Options.
 	FailuresToOpen int
 	// HealthChanged is that of breaker.Options.Changed. It must return quickly: the next
@@ -88,7 +88,7 @@ func newLifecycle(options LifecycleOptions, clients clients) *Lifecycle {
 	options.Poll = cmp.Or(options.Poll, 200*time.Millisecond)
 	options.Changed = cmp.Or(options.Changed, time.Now())
 	if options.pause == nil {
-		options.pause = time.Sleep
+		options.pause = sleep
 	}
 	l := &Lifecycle{options: options, clients: clients, locks: keyedmutex.New()}
 	l.breaker = breaker.New(breaker.Options{
@@ -471,4 +471,13 @@ func (e maker) discard(ctx context.Context, v cinder.Volume, spec Spec) error {
 		return failed
 	}
 	return &NotMadeError{Zone: zone, Reason: reason, Failure: failed}
+}
+
+func sleep(pause time.Duration, woken <-chan struct{}) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-woken:
+	}
 }

@@ -48,7 +48,7 @@ func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[
 		Get:     s.get,
 		Observe: kind.observe,
 		Waiting: func(more int) { l.options.Metrics.waiting(at.backend, more) },
-		Pause:   func(pause time.Duration) { l.options.pause(pause) },
+		Pause:   func(pause time.Duration, woken <-chan struct{}) { l.options.pause(pause, woken) },
 	})
 	s.inventory = knowledge.NewInventory(knowledge.Entries[T]{
 		List:  s.watcher.ListAll,

@@ -33,7 +33,9 @@ func (f inFlight[T]) cost() float64 {
 	if n := len(f.creating); n > 0 {
 		cost += costOfListing(newestPage(n))
 	}
-	if n := len(f.deleting); n > 0 {
+	if n := len(f.deleting); n == 1 {
+		cost++
+	} else if n > 0 {
 		cost += costOfListing(n) + float64(n)/2
 	}
 	return cost

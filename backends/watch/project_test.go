@@ -146,7 +146,7 @@ func (p *project) options() Options[volume] {
 		List:     p.listed,
 		Get:      p.read,
 		Observe:  func([]volume) {},
-		Pause:    time.Sleep,
+		Pause:    func(pause time.Duration, _ <-chan struct{}) { time.Sleep(pause) },
 		Waiting:  func(int) {},
 	}
 }

@@ -97,6 +97,12 @@ func (w *Watcher[T]) roundCreating(ctx context.Context, creating waits[T]) (sett
 // Missing volumes are read one by one, or by one unfiltered listing, whichever is cheaper.
 func (w *Watcher[T]) roundDeleting(ctx context.Context, deleting waits[T]) (settled int) {
 	missing := unseen(deleting)
+	if len(missing) == 1 {
+		// A listing without it would be no proof, and cost a read, too.
+		removed := w.verify(ctx, deleting, missing)
+		w.changes(-removed)
+		return removed
+	}
 	err := w.options.List(ctx, cinder.StatusDeleting, pageSize, func(page []T) bool {
 		settled += w.see(page, deleting, missing)
 		return len(missing) > 0

@@ -31,8 +31,8 @@ type Options[T cinder.Object] struct {
 	Observe func(page []T)
 	// Waiting is called with the change of the number of waits.
 	Waiting func(more int)
-	// Pause waits between rounds.
-	Pause func(time.Duration)
+	// Pause waits between rounds, but no longer than until it is woken.
+	Pause func(pause time.Duration, woken <-chan struct{})
 }
 
 // Watcher waits for many volumes, or many snapshots, of one backend at once. While any is
@@ -44,13 +44,17 @@ type Watcher[T cinder.Object] struct {
 	// one, and after a failed one.
 	total atomic.Pointer[int]
 
-	mu      sync.Mutex
-	waits   map[*wait[T]]struct{}
+	mu    sync.Mutex
+	waits map[*wait[T]]struct{}
+	// took is how long the last waits took, by the status that they waited to end.
+	took    map[cinder.Status]recent
 	running bool
-	// While running is true, pause is the length of the pause before the next
-	// round, and listedAll says whether the last round listed everything.
-	pause     time.Duration
+	// While running is true, the next round is planned, and listedAll says whether the last
+	// one listed everything.
+	planned   time.Time
 	listedAll bool
+	// sooner ends the pause for a wait that is due before the next round.
+	sooner chan struct{}
 }
 
 // New returns a watcher that waits for nothing yet.
@@ -58,13 +62,14 @@ func New[T cinder.Object](options Options[T]) *Watcher[T] {
 	if options.Observe == nil {
 		options.Observe = func([]T) {}
 	}
-	return &Watcher[T]{options: options, waits: map[*wait[T]]struct{}{}}
+	return &Watcher[T]{options: options, waits: map[*wait[T]]struct{}{}, took: map[cinder.Status]recent{}, sooner: make(chan struct{}, 1)}
 }
 
 // wait is one caller's wait for a volume or snapshot.
 type wait[T cinder.Object] struct {
 	id     string
 	status cinder.Status // the status to leave; anyStatus if the volume only has to be seen
+	begun  time.Time
 	result chan outcome[T]
 	// shown is set once a listing has shown the volume; failures counts the
 	// rounds in a row without news of it; finished is set once the result is
@@ -129,13 +134,16 @@ func (f inFlight[T]) len() int { return len(f.seeing) + len(f.creating) + len(f.
 func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status, timeout time.Duration) (after T, gone bool, err error) {
 	ctx, span := cinder.StartSpan(ctx, "wait while "+cmp.Or(string(status), "unseen"))
 	defer span.End()
-	waiting := &wait[T]{id: id, status: status, result: make(chan outcome[T], 1)}
+	waiting := &wait[T]{id: id, status: status, begun: time.Now(), result: make(chan outcome[T], 1)}
 	w.add(waiting)
 	defer w.remove(waiting)
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case found := <-waiting.result:
+		if found.err == nil {
+			w.note(status, time.Since(waiting.begun))
+		}
 		return found.found, found.gone, found.err
 	case <-ctx.Done():
 		return after, false, ctx.Err()
@@ -164,7 +172,7 @@ const anyStatus cinder.Status = ""
 func (w *Watcher[T]) listsSoon() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.waits) > 0 && w.listedAll && w.pause <= soon*w.options.Interval
+	return len(w.waits) > 0 && w.listedAll && time.Until(w.planned) <= soon*w.options.Interval
 }
 
 func (w *Watcher[T]) add(waiting *wait[T]) {
@@ -172,10 +180,28 @@ func (w *Watcher[T]) add(waiting *wait[T]) {
 	defer w.mu.Unlock()
 	w.waits[waiting] = struct{}{}
 	w.options.Waiting(1)
-	if !w.running {
+	switch {
+	case !w.running:
 		w.running = true
 		go w.run()
+	case w.due(waiting).Before(w.planned):
+		select {
+		case w.sooner <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// due returns when a first look for a wait is worth its cost: shortly before the fastest
+// of the last few ended, and not at once.
+func (w *Watcher[T]) due(waiting *wait[T]) time.Time {
+	return waiting.begun.Add(max(w.options.Interval, w.took[waiting.status].fastest()*9/10))
+}
+
+func (w *Watcher[T]) note(status cinder.Status, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took[status] = w.took[status].with(took)
 }
 
 func (w *Watcher[T]) remove(waiting *wait[T]) {
@@ -185,18 +211,16 @@ func (w *Watcher[T]) remove(waiting *wait[T]) {
 	w.options.Waiting(-1)
 }
 
-// run makes rounds while there are waits. The pause adapts: it starts short, as
-// most volumes take a fraction of a second, and grows while nothing changes and
-// with the duration of a round, so that a slow Cinder gets fewer requests: the
-// rounds keep it busy for at most a third of the time.
+// run makes rounds while there are waits. The first round comes when a volume like the
+// last ones would be ready. From then on the pause adapts: it starts short, as most
+// volumes take a fraction of a second, and grows while nothing changes and with the
+// duration of a round, so that a slow Cinder gets fewer requests: the rounds keep it busy
+// for at most a third of the time.
 func (w *Watcher[T]) run() {
 	pause := w.options.Interval
 	known := 0
 	for {
-		w.mu.Lock()
-		w.pause = pause
-		w.mu.Unlock()
-		w.options.Pause(pause)
+		early := w.rest(pause)
 		now := w.pending()
 		if now.len() == 0 {
 			return
@@ -204,7 +228,7 @@ func (w *Watcher[T]) run() {
 		started := time.Now()
 		settled := w.round(now)
 		took := time.Since(started)
-		if settled > 0 || now.len() > known {
+		if settled > 0 || now.len() > known || early {
 			pause = w.options.Interval
 		} else {
 			pause = min(pause*13/10, w.options.Interval*slowestRound)
@@ -212,6 +236,40 @@ func (w *Watcher[T]) run() {
 		pause = min(max(pause, 2*took), w.options.Interval*slowestRound)
 		known = now.len() - settled
 	}
+}
+
+// rest pauses between rounds, and longer while no wait is due. It reports whether it was
+// longer.
+func (w *Watcher[T]) rest(pause time.Duration) (longer bool) {
+	began := time.Now()
+	for {
+		next, now := w.next(began, pause), time.Now()
+		if !next.After(now) {
+			return next.After(began.Add(pause))
+		}
+		w.options.Pause(next.Sub(now), w.sooner)
+	}
+}
+
+// next plans the round after a pause.
+func (w *Watcher[T]) next(began time.Time, pause time.Duration) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select { // What woke the last pause is planned now.
+	case <-w.sooner:
+	default:
+	}
+	soonest := began.Add(w.options.Interval * slowestRound)
+	for waiting := range w.waits {
+		if due := w.due(waiting); due.Before(soonest) {
+			soonest = due
+		}
+	}
+	w.planned = began.Add(pause)
+	if len(w.waits) > 0 && soonest.After(w.planned) {
+		w.planned = soonest
+	}
+	return w.planned
 }
 
 // Running reports whether rounds are being made, or are about to be.

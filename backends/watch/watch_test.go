@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -130,19 +131,14 @@ func TestWaitIsCanceled(t *testing.T) {
 
 var errRefused = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "Cinder answered service unavailable"}
 
-func TestListingThatKeepsFailingIsReported(t *testing.T) {
+func TestRequestsThatKeepFailingAreReported(t *testing.T) {
 	for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
 		p := newProject()
 		v := p.add(status)
-		p.fault = func(operation, _ string) error {
-			if operation == "list" {
-				return errRefused
-			}
-			return nil
-		}
+		p.fault = func(string, string) error { return errRefused }
 		_, _, err := p.watcher().Await(t.Context(), v.id, status, time.Minute)
 		equal(t, err, error(errRefused))
-		equal(t, p.count("list"), failuresToReport)
+		equal(t, p.count("list")+p.count("get"), failuresToReport)
 	}
 }
 
@@ -314,7 +310,7 @@ func TestTotalFollowsWhatIsMadeAndRemoved(t *testing.T) {
 		}
 		options := p.options()
 		all := make(chan struct{})
-		options.Pause = func(pause time.Duration) { <-all; time.Sleep(pause) }
+		options.Pause = func(pause time.Duration, _ <-chan struct{}) { <-all; time.Sleep(pause) }
 		w := New(options).of(40)
 		var group sync.WaitGroup
 		for i := range 40 {
@@ -336,5 +332,51 @@ func TestTotalFollowsWhatIsMadeAndRemoved(t *testing.T) {
 		close(all)
 		group.Wait()
 		equal(t, *w.total.Load(), 40)
+	})
+}
+
+// TestTheFirstLookComesWhenItIsWorthItsCost: what takes a second each time takes two
+// requests each time, and a wait that is due earlier does not wait for others.
+func TestTheFirstLookComesWhenItIsWorthItsCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProject()
+		options := p.options()
+		options.Interval = 200 * time.Millisecond
+		options.Pause = func(pause time.Duration, woken <-chan struct{}) {
+			select {
+			case <-time.After(pause):
+			case <-woken:
+			}
+		}
+		w := New(options)
+		lasts := func(status cinder.Status, duration time.Duration) (took time.Duration, requests int) {
+			p.looks = 1 << 30 // until it is changed below
+			v := p.add(status)
+			go func() {
+				time.Sleep(duration)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				if v.status = v.end; v.end == "" {
+					v.gone = true
+				}
+			}()
+			began, before := time.Now(), p.count("get")+p.count("list")
+			if _, _, err := w.Await(t.Context(), v.id, status, time.Minute); err != nil {
+				t.Error(err)
+			}
+			return time.Since(began), p.count("get") + p.count("list") - before
+		}
+		for range fewest {
+			lasts(cinder.StatusDeleting, time.Second)
+			lasts(cinder.StatusCreating, time.Second)
+		}
+		for range 20 {
+			for _, status := range []cinder.Status{cinder.StatusCreating, cinder.StatusDeleting} {
+				if took, requests := lasts(status, time.Second); took > 1300*time.Millisecond || requests > 2 {
+					t.Errorf("%s took %s and %d requests", status, took, requests)
+				}
+			}
+		}
+		time.Sleep(time.Minute) // until no more rounds are made
 	})
 }
