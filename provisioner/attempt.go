@@ -235,13 +235,15 @@ func (a *attempt) confirmSource(ctx context.Context) error {
 	return nil
 }
 
-// stillWanted returns errClaimGone if the claim was deleted or replaced after
-// the library queued it.
+// stillWanted returns errClaimGone if the claim was deleted or replaced after the library
+// queued it, and another error if it needs no volume, or another one.
 func (a *attempt) stillWanted() error {
 	current, err := a.cachedClaims.PersistentVolumeClaims(a.claim.Namespace).Get(a.claim.Name)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && (current.UID != a.claim.UID || current.DeletionTimestamp != nil):
 		return errClaimGone
+	case err == nil && objects.BoundElsewhere(current):
+		return errBoundToOther
 	case err == nil && a.isImport(current):
 		a.leaveToImport(current)
 		return errImport

@@ -1,12 +1,17 @@
 package provisioner
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // static is a PersistentVolume that an administrator made by hand.
@@ -23,6 +28,14 @@ func static(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		change(pv)
 	}
 	return pv
+}
+
+// meantFor makes a PersistentVolume name a claim: by the administrator without the UID, by
+// Kubernetes with it.
+func meantFor(claim string, uid types.UID) func(*corev1.PersistentVolume) {
+	return func(pv *corev1.PersistentVolume) {
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: claim, UID: uid}
+	}
 }
 
 // TestClaimThatAnAvailableVolumeSatisfies: whoever sets the provisioner's name on a new
@@ -47,9 +60,25 @@ func TestClaimThatAnAvailableVolumeSatisfies(t *testing.T) {
 		"has other attributes":    {pv: func(pv *corev1.PersistentVolume) { pv.Spec.VolumeAttributesClassName = new("fast") }, admits: true},
 		"is available soon":       {pv: func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumePending }},
 		"is released":             {pv: func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeReleased }, admits: true},
-		"is meant for another": {pv: func(pv *corev1.PersistentVolume) {
-			pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "other"}
+		"is meant for another":    {pv: meantFor("other", ""), admits: true},
+		"is meant for it":         {pv: meantFor("data", "")},
+		"is meant for it and has another class": {pv: func(pv *corev1.PersistentVolume) {
+			meantFor("data", "")(pv)
+			pv.Spec.StorageClassName = "two"
+		}},
+		"is meant for it and is too small": {pv: func(pv *corev1.PersistentVolume) {
+			meantFor("data", "")(pv)
+			pv.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("1Mi")
 		}, admits: true},
+		"was meant for an earlier claim of the name": {pv: meantFor("data", "uid-earlier"), admits: true},
+		"was chosen for it":                          {pv: meantFor("data", "uid-1")},
+		"was bound to it, which it does not show yet": {pv: func(pv *corev1.PersistentVolume) {
+			meantFor("data", "uid-1")(pv)
+			pv.Status.Phase = corev1.VolumeBound
+		}},
+		"has the class in the older annotation": {pv: func(pv *corev1.PersistentVolume) {
+			pv.Spec.StorageClassName, pv.Annotations = "", map[string]string{corev1.BetaStorageClassAnnotation: "one"}
+		}},
 		"is being deleted":         {pv: func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = new(metav1.Now()) }, admits: true},
 		"fits one that has a node": {claim: func(c *corev1.PersistentVolumeClaim) { c.Annotations["volume.kubernetes.io/selected-node"] = "node-1" }},
 	} {
@@ -65,7 +94,7 @@ func TestClaimThatAnAvailableVolumeSatisfies(t *testing.T) {
 			if test.admits {
 				return
 			}
-			const want = "PersistentVolume by-hand is available and satisfies the claim, so Kubernetes binds the two"
+			const want = "PersistentVolume by-hand satisfies the claim, so Kubernetes binds the two"
 			if len(report.Pending) != 1 || report.Pending[0].State != "left" || report.Pending[0].Reason != "VolumeAvailable" || report.Pending[0].Message != want {
 				t.Errorf("reported as %+v", report.Pending)
 			}
@@ -93,8 +122,6 @@ func TestClaimIsProvisionedWhenAnotherGetsTheVolume(t *testing.T) {
 			if f.admits(claim) {
 				t.Fatal("admitted")
 			}
-			f.VolumeChanged(pv, pv)
-			f.wantRequeued()
 			if after != nil {
 				f.store(after)
 			} else {
@@ -122,5 +149,116 @@ func TestSchedulerPassesOverAvailableVolumes(t *testing.T) {
 	f.class.VolumeBindingMode = &waits
 	if !f.admits(f.claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations["volume.kubernetes.io/selected-node"] = "node-1" })) {
 		t.Error("not admitted")
+	}
+}
+
+// TestClaimWithASelectorIsDeniedBesideAnAvailableVolume: the cache holds no labels, so it
+// cannot show that a selector matches.
+func TestClaimWithASelectorIsDeniedBesideAnAvailableVolume(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	f.store(static(nil))
+	trim := objects.NewTrimmer()
+	claim := f.claim(func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "fast"}}
+		trim.Claim(c)
+	})
+	if f.admits(claim) {
+		t.Error("admitted")
+	}
+	if events := f.newEvents(); len(events) != 1 || !strings.Contains(events[0], "selector") {
+		t.Errorf("the events %q do not say that the selector is refused", events)
+	}
+}
+
+// TestClaimIsProvisionedWhenTheVolumeFitsNoLonger: an administrator may change a
+// PersistentVolume that nobody has taken.
+func TestClaimIsProvisionedWhenTheVolumeFitsNoLonger(t *testing.T) {
+	for name, test := range map[string]struct {
+		before, after func(*corev1.PersistentVolume)
+	}{
+		"its class changed": {nil, func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "two" }},
+		"it shrank": {nil, func(pv *corev1.PersistentVolume) {
+			pv.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("1Mi")
+		}},
+		"it is for another now": {meantFor("data", ""), meantFor("other", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.count()
+			before, after := static(test.before), static(test.after)
+			f.store(before)
+			claim := f.claim(nil)
+			if f.admits(claim) {
+				t.Fatal("admitted")
+			}
+			f.store(after)
+			f.VolumeChanged(before, after)
+			f.wantRequeued(claim.Name)
+			if !f.admits(claim) {
+				t.Error("not admitted")
+			}
+		})
+	}
+}
+
+// TestVolumeThatIsTakenWakesOnlyThoseThatWaitForIt: a class may have thousands of claims
+// that are denied.
+func TestVolumeThatIsTakenWakesOnlyThoseThatWaitForIt(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	if f.admits(f.claim(func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Ti")
+	})) {
+		t.Fatal("admitted")
+	}
+	before, after := static(nil), static(meantFor("other", "other"))
+	f.store(after)
+	f.VolumeChanged(before, after)
+	f.wantRequeued()
+}
+
+// TestTimeUntilTheVolumeWasTakenIsNotOurs: the program waited for Kubernetes.
+func TestTimeUntilTheVolumeWasTakenIsNotOurs(t *testing.T) {
+	f := newFixture(t)
+	f.count()
+	f.store(static(nil))
+	claim := f.claim(func(c *corev1.PersistentVolumeClaim) {
+		c.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	})
+	if f.admits(claim) {
+		t.Fatal("admitted")
+	}
+	f.store(static(meantFor("other", "other")))
+	if !f.admits(claim) {
+		t.Fatal("not admitted")
+	}
+	_, bound := bound(claim)
+	f.ClaimChanged(claim, bound)
+	if count, took := f.measured("a", "gold"); count != 1 || took > time.Minute {
+		t.Errorf("measured %d claims and %s", count, took)
+	}
+}
+
+// TestVolumeIsUndoneWhenTheClaimGetsAnotherMeanwhile: with the reclaim policy Retain, its
+// PersistentVolume would stay, and the tenant's quota hold it.
+func TestVolumeIsUndoneWhenTheClaimGetsAnotherMeanwhile(t *testing.T) {
+	f, followup, gold := newCountedFixture(t)
+	claim := f.claim(nil)
+	gold.onCall = func() {
+		gold.onCall = nil
+		bound := claim.DeepCopy()
+		bound.Spec.VolumeName = "by-hand"
+		f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Update(bound))
+		f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), bound, bound.Namespace))
+		f.ClaimChanged(claim, bound)
+	}
+	if pv, err := f.provision(claim); !isIgnored(err) {
+		t.Fatalf("got %v, %v", pv, err)
+	}
+	f.follow(followup)
+	wantCalls(t, gold, "connect pvc-uid-1 2 GiB", "abandon pvc-uid-1")
+	if _, counts := f.ledger.PositionOf(claim.UID); counts {
+		t.Error("its room is held")
 	}
 }

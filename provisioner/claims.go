@@ -80,9 +80,9 @@ func (c *claims) leftToPopulator(claim *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// leftToController reports whether an available PersistentVolume satisfies a claim, which
-// Kubernetes then binds to it. Otherwise Kubernetes looks for one before it names a
-// provisioner; but a claim may have had that name from its creation.
+// leftToController reports whether an existing PersistentVolume satisfies a claim, which
+// Kubernetes then binds to it. Kubernetes looks for one before it names a provisioner, but
+// a claim may have had that name from its creation.
 func (c *claims) leftToController(turn *turn, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) bool {
 	if admission.ClassOf(class).WaitsForPod || c.mayHaveVolume(claim.UID) {
 		return false
@@ -92,9 +92,10 @@ func (c *claims) leftToController(turn *turn, claim *corev1.PersistentVolumeClai
 		return false
 	}
 	c.placement.GiveBack(claim.UID)
+	c.claimTimes.restart(claim.UID)
 	c.parkedClaims.loop.Leave(string(claim.UID))
-	c.parkedClaims.leave(claim, policy.Denial{Reason: reasonAvailable, Message: fmt.Sprintf("PersistentVolume %s is available and satisfies the claim, so Kubernetes binds the two", pv.Name)})
-	turn.Await(parking.Trigger{Kind: parking.Class, Name: class.Name})
+	c.parkedClaims.leave(claim, policy.Denial{Reason: reasonAvailable, Message: fmt.Sprintf("PersistentVolume %s satisfies the claim, so Kubernetes binds the two", pv.Name)})
+	turn.Await(parking.Trigger{Kind: parking.Volume, Name: pv.Name}, parking.Trigger{Kind: parking.Class, Name: class.Name})
 	return true
 }
 

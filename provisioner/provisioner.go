@@ -174,9 +174,9 @@ func (p *Provisioner) Run(ctx context.Context) {
 // VolumeChanged tells the hub about a PersistentVolume: before is nil when it is first
 // seen, after is nil when it is gone.
 func (p *Provisioner) VolumeChanged(before, after *corev1.PersistentVolume) {
-	if before != nil && objects.IsAvailable(before) && (after == nil || !objects.IsAvailable(after)) {
-		// Claims may have been left to it that another claim has taken it from.
-		p.board.Publish(parking.Trigger{Kind: parking.Class, Name: before.Spec.StorageClassName})
+	if before != nil && objects.MayBeTaken(before) {
+		// It may satisfy claims no longer that were left to Kubernetes.
+		p.board.Publish(parking.Trigger{Kind: parking.Volume, Name: before.Name})
 	}
 	if after == nil {
 		p.followup.VolumeGone(before)

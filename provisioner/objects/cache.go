@@ -64,9 +64,10 @@ const (
 	byClaimUID = "uid-group"
 	// byImport omits claims that name no PersistentVolume of an imported volume.
 	byImport = "import-group"
-	// byAvailable has the PersistentVolumes that claims may take, by their StorageClasses.
-	// It is as good as empty where volumes are made for claims.
-	byAvailable = "available"
+	// byTaker has the PersistentVolumes that claims may take: by their StorageClasses, or
+	// in the groups of the claims that they are meant for. It is as good as empty where
+	// volumes are made for claims.
+	byTaker = "taker"
 )
 
 // groupOf returns the group of a value; there are 4096.
@@ -91,12 +92,7 @@ func Indexers() cache.Indexers {
 			}
 			return groups
 		}),
-		byAvailable: volumeIndex(func(pv *corev1.PersistentVolume) []string {
-			if IsAvailable(pv) {
-				return []string{pv.Spec.StorageClassName}
-			}
-			return nil
-		}),
+		byTaker: volumeIndex(takersOf),
 	}
 }
 
@@ -110,29 +106,38 @@ func volumeIndex(valuesOf func(*corev1.PersistentVolume) []string) cache.IndexFu
 	}
 }
 
-// IsAvailable reports whether any claim may take a PersistentVolume, at once or as soon as
-// the PersistentVolume controller has looked at it.
-func IsAvailable(pv *corev1.PersistentVolume) bool {
-	return slices.Contains([]corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable}, pv.Status.Phase) &&
-		pv.Spec.ClaimRef == nil && pv.DeletionTimestamp == nil
+// takersOf returns whose claims may take a PersistentVolume, at once or as soon as the
+// PersistentVolume controller has looked at it. One that names a claim may be meant for it
+// by an administrator, or be half bound to it.
+func takersOf(pv *corev1.PersistentVolume) []string {
+	switch of := pv.Spec.ClaimRef; {
+	case of != nil && pv.Name != PVNameFor(string(of.UID)):
+		return []string{groupOf(of.Namespace + "/" + of.Name)}
+	case of == nil && slices.Contains([]corev1.PersistentVolumePhase{"", corev1.VolumePending, corev1.VolumeAvailable}, pv.Status.Phase):
+		return []string{storagehelpers.GetPersistentVolumeClass(pv)}
+	}
+	return nil
 }
+
+// MayBeTaken reports whether a claim may take a PersistentVolume that was not made for it.
+func MayBeTaken(pv *corev1.PersistentVolume) bool { return len(takersOf(pv)) > 0 }
 
 // AvailableFor returns a PersistentVolume that the PersistentVolume controller would bind
 // to a claim instead of provisioning one, or nil: findByClaim in
 // pkg/controller/volume/persistentvolume/index.go of Kubernetes.
 func AvailableFor(pvs cache.Indexer, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	if claim.Spec.Selector != nil {
+		return nil // the policy refuses it, and the cache holds no labels
+	}
 	var fitting []*corev1.PersistentVolume
-	for _, object := range lookUp(pvs, byAvailable, ClassName(claim)) {
+	for _, object := range slices.Concat(lookUp(pvs, byTaker, ClassName(claim)), lookUp(pvs, byTaker, groupOf(claim.Namespace+"/"+claim.Name))) {
 		if pv := object.(*corev1.PersistentVolume); storagehelpers.CheckAccessModes(claim, pv) {
 			soon := *pv
 			soon.Status.Phase = corev1.VolumeAvailable
 			fitting = append(fitting, &soon)
 		}
 	}
-	pv, err := storagehelpers.FindMatchingVolume(claim, fitting, nil, nil, false, true)
-	if err != nil {
-		return nil // its selector is invalid, and the policy refuses any
-	}
+	pv, _ := storagehelpers.FindMatchingVolume(claim, fitting, nil, nil, false, true) // only a selector may be invalid
 	return pv
 }
 

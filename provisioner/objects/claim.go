@@ -66,9 +66,9 @@ func RequestToHold(namespace, claim string, namespaceLabels map[string]string, p
 	return request
 }
 
-// ProvisionerOf returns the provisioner that the PersistentVolume controller expects to
-// serve the claim. The controller names one only after it has found no suitable
-// PersistentVolume, so the program never starts earlier.
+// ProvisionerOf returns the provisioner that is to serve the claim: the PersistentVolume
+// controller names one after it has found no suitable PersistentVolume, and an admission
+// policy, or the claim's author, may do so before.
 //
 // See docs/decisions.md, "The provisioning library and events".
 func ProvisionerOf(claim *corev1.PersistentVolumeClaim) string {

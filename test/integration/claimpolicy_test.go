@@ -43,6 +43,33 @@ func (w *world) nameAtBirth(class string, change func(*corev1.PersistentVolumeCl
 	return tried.Annotations[objects.AnnotationStorageProvisioner]
 }
 
+// byHand makes a PersistentVolume that is not the program's, for any claim or for one.
+func (w *world) byHand(name, class string, meantFor *corev1.ObjectReference) {
+	w.Helper()
+	volumes := suite.Client.CoreV1().PersistentVolumes()
+	_, err := volumes.Create(w.ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: class, ClaimRef: meantFor, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.example", Path: "/"}},
+		},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	w.Cleanup(func() {
+		if err := volumes.Delete(context.WithoutCancel(w.ctx), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			w.Error(err)
+		}
+	})
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		pv, err := volumes.Get(w.ctx, name, metav1.GetOptions{})
+		if err != nil || pv.Status.Phase == corev1.VolumeAvailable {
+			return "", err
+		}
+		return "the volume is " + string(pv.Status.Phase), nil
+	}))
+}
+
 // TestClaimPolicyNamesTheProvisioner: the component names it where Kubernetes would, and
 // nowhere else; and the program leaves what Kubernetes binds itself to Kubernetes.
 func TestClaimPolicyNamesTheProvisioner(t *testing.T) {
@@ -88,35 +115,15 @@ func TestClaimPolicyNamesTheProvisioner(t *testing.T) {
 	w.boundVolume("a", "named-foreign")
 
 	// An administrator's volume goes to the claim that it satisfies.
-	static := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "born-by-hand"},
-		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: "born-gold", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.example", Path: "/"}},
-		},
-	}
-	volumes := suite.Client.CoreV1().PersistentVolumes()
-	_, err := volumes.Create(w.ctx, static, metav1.CreateOptions{})
-	w.must(err)
-	t.Cleanup(func() {
-		if err := volumes.Delete(w.ctx, static.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	})
-	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		pv, err := volumes.Get(w.ctx, static.Name, metav1.GetOptions{})
-		if err != nil || pv.Status.Phase == corev1.VolumeAvailable {
-			return "", err
-		}
-		return "the volume is " + string(pv.Status.Phase), nil
-	}))
+	w.byHand("born-by-hand", "born-gold", nil)
+	w.byHand("born-meant", "by-hand", &corev1.ObjectReference{Namespace: "born-a", Name: "meant"})
 	w.file("a", "first", "gold", nil)
 	w.file("a", "second", "gold", nil)
+	w.file("a", "meant", "gold", nil)
 	var claims []corev1.PersistentVolumeClaim
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		claims = nil
-		for _, name := range []string{"first", "second"} {
+		for _, name := range []string{"first", "second", "meant"} {
 			claim, err := suite.Client.CoreV1().PersistentVolumeClaims("born-a").Get(w.ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return "", err
@@ -128,8 +135,8 @@ func TestClaimPolicyNamesTheProvisioner(t *testing.T) {
 		}
 		return "", nil
 	}))
-	if one, two := claims[0].Spec.VolumeName == static.Name, claims[1].Spec.VolumeName == static.Name; one == two {
-		t.Errorf("the claims got %s and %s", claims[0].Spec.VolumeName, claims[1].Spec.VolumeName)
+	if one, two := claims[0].Spec.VolumeName == "born-by-hand", claims[1].Spec.VolumeName == "born-by-hand"; one == two || claims[2].Spec.VolumeName != "born-meant" {
+		t.Errorf("the claims got %s, %s and %s", claims[0].Spec.VolumeName, claims[1].Spec.VolumeName, claims[2].Spec.VolumeName)
 	}
 	// If the program's cache did not show the volume yet, it made one too many.
 	w.eachVolume("in-use", 2)

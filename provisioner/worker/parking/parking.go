@@ -29,11 +29,12 @@ const (
 	Policy      TriggerKind = "policy"      // another policy is in force
 	Credentials TriggerKind = "credentials" // some backend's credentials have changed
 	Namespace   TriggerKind = "namespace"   // its labels may have changed
-	Class       TriggerKind = "class"       // it was re-created, or an available PersistentVolume of it was taken
+	Class       TriggerKind = "class"       // it was re-created
 	Attributes  TriggerKind = "attributes"  // the VolumeAttributesClass was created
 	Backend     TriggerKind = "backend"     // it answers again
 	Room        TriggerKind = "room"        // a quota has room again
 	Source      TriggerKind = "source"      // see SourceClaim, SourceSnapshot and PopulatedClaim
+	Volume      TriggerKind = "volume"      // the PersistentVolume that a claim was left to has changed
 	Node        TriggerKind = "node"        // it may have released a volume
 	Snapshots   TriggerKind = "snapshots"   // a snapshot of the volume with this ID is gone
 	Object      TriggerKind = "object"      // another object, such as a claim, has changed
