@@ -200,7 +200,7 @@ func (s *Suite) Stop() error {
 
 func (s *Suite) build(ctx context.Context, race bool) error {
 	s.Program = filepath.Join(s.dir, "standalone-cinder")
-	arguments := []string{"build", "-o", s.Program}
+	arguments := []string{"build", "-tags", "grpcnotrace", "-o", s.Program}
 	if race {
 		arguments = append(arguments, "-race")
 	}
