@@ -9,10 +9,9 @@ import (
 	"net/http/pprof"
 	"time"
 
-	"github.com/prometheus/exporter-toolkit/web"
-
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/webserver"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/webserver/webconfig"
 )
 
 // server answers for a replica, whether it leads or not.
@@ -33,8 +32,10 @@ func newServer(of *replica) (*server, error) {
 
 // listen opens the replica's ports, and checks how they are protected.
 func (s *server) listen() error {
-	if err := web.Validate(s.options.WebConfigFile); err != nil {
-		return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", s.options.WebConfigFile, err)
+	if file := s.options.WebConfigFile; file != "" {
+		if err := webconfig.Validate(file); err != nil {
+			return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", file, err)
+		}
 	}
 	var opened []net.Listener
 	for _, port := range []struct {
@@ -89,7 +90,7 @@ func (s *server) serve(ctx context.Context) <-chan error {
 		if s.options.WebConfigFile == "" {
 			return server.Serve(s.listener)
 		}
-		return web.Serve(s.listener, server, &web.FlagConfig{WebConfigFile: &s.options.WebConfigFile}, s.logger)
+		return webconfig.Serve(s.listener, server, s.options.WebConfigFile, s.logger)
 	})
 	if s.healthListener != nil {
 		s.logger.Info("Serving health alone, without TLS and login", "address", s.healthListener.Addr().String())

@@ -140,7 +140,7 @@ func TestRunEndsAtOnceWithABadWebConfiguration(t *testing.T) {
 		"unknown field":    {"basic_users: {}\n", "basic_users"},
 		"no key":           {"tls_server_config: {cert_file: tls.crt}\n", "key_file"},
 		"missing files":    {"tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n", "tls.crt"},
-		"password in text": {"basic_auth_users: {prometheus: hunter2}\n", "hashedSecret too short"},
+		"password in text": {"basic_auth_users: {prometheus: hunter2}\n", "a bcrypt hash"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{}
