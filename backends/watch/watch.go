@@ -141,7 +141,7 @@ func (w *Watcher[T]) Await(ctx context.Context, id string, status cinder.Status,
 	defer timer.Stop()
 	select {
 	case found := <-waiting.result:
-		if found.err == nil {
+		if found.err == nil && status != anyStatus {
 			w.note(status, time.Since(waiting.begun))
 		}
 		return found.found, found.gone, found.err
