@@ -65,37 +65,41 @@ func TestHowLongPodsWait(t *testing.T) {
 		c.removePod(ctx, t, name)
 	}
 	for _, class := range classes {
-		made := c.view(ctx, t, class, class, on("node-1"))
-		before := c.writes(ctx, t, class)
-		ended := time.Now()
-		must(t, c.Client.CoreV1().Pods("team-c").Delete(ctx, class, metav1.DeleteOptions{}))
-		c.create(ctx, t, c.pod(class+"-next", class, on("node-2")))
-		moved := c.follow(ctx, t, ended, class+"-next", class)
-		if after := c.writes(ctx, t, class+"-next"); after.found < before.wrote {
-			t.Errorf("%s: the pod wrote %d records, and the next found %d", class, before.wrote, after.found)
-		}
-		t.Logf("%-12s  claimed: %s", class, made)
-		t.Logf("%-12s  moved:   %s", class, moved)
-		c.removePod(ctx, t, class+"-next")
+		t.Run(class, func(t *testing.T) {
+			made := c.view(ctx, t, class, class, on("node-1"))
+			before := c.writes(ctx, t, class)
+			ended := time.Now()
+			must(t, c.Client.CoreV1().Pods("team-c").Delete(ctx, class, metav1.DeleteOptions{}))
+			c.create(ctx, t, c.pod(class+"-next", class, on("node-2")))
+			moved := c.follow(ctx, t, ended, class+"-next", class)
+			if after := c.writes(ctx, t, class+"-next"); after.found < before.wrote {
+				t.Errorf("the pod wrote %d records, and the next found %d", before.wrote, after.found)
+			}
+			t.Logf("claimed: %s; moved: %s", made, moved)
+			c.removePod(ctx, t, class+"-next")
+		})
 	}
-
-	const many = 20
-	for i := range many - 1 {
-		c.claim(ctx, t, fmt.Sprintf("many-%d", i), "csi-ext4")
-	}
-	t.Logf("one volume: %s", c.view(ctx, t, "one", "csi-ext4", on("node-1")))
-	t.Logf("%d volumes: %s", many, c.view(ctx, t, "many", "csi-ext4", func(pod *corev1.Pod) {
-		on("node-1")(pod)
+	t.Run("many volumes", func(t *testing.T) {
+		const many = 20
 		for i := range many - 1 {
-			name := fmt.Sprintf("many-%d", i)
-			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
-			pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+			c.claim(ctx, t, fmt.Sprintf("many-%d", i), "csi-ext4")
 		}
-	}))
-
-	c.nodes["node-2"].cuts[env.Portals[1]]()
-	t.Logf("a dead portal: %s", c.view(ctx, t, "dead-portal", "csi-paths", on("node-2")))
+		t.Logf("one: %s", c.view(ctx, t, "one", "csi-ext4", on("node-1")))
+		c.removePod(ctx, t, "one")
+		t.Logf("%d: %s", many, c.view(ctx, t, "many", "csi-ext4", func(pod *corev1.Pod) {
+			on("node-1")(pod)
+			for i := range many - 1 {
+				name := fmt.Sprintf("many-%d", i)
+				pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+				pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
+			}
+		}))
+	})
+	t.Run("a dead portal", func(t *testing.T) {
+		c.nodes["node-2"].cuts[env.Portals[1]]()
+		t.Log(c.view(ctx, t, "dead-portal", "csi-paths", on("node-2")))
+	})
 	t.Logf("the plugin's calls:\n%s", c.calls(ctx, t))
 }
 

@@ -21,14 +21,19 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 	if err != nil {
 		return nil, s.answer(err)
 	}
-	ctx, release, err := s.begin(ctx, wanted.record.Volume)
+	whole, release, err := s.begin(ctx, wanted.record.Volume)
 	if err != nil {
 		return nil, s.answer(err)
 	}
 	defer release()
+	end, err := s.takeTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	defer s.reporter.Changed()
 	started := time.Now()
-	if err := s.stage(ctx, wanted); err != nil {
+	if err := s.stage(whole, wanted); err != nil {
 		return nil, s.answer(err)
 	}
 	s.logger.Info("volume is staged", "volume", wanted.record.Volume, "path", wanted.record.StagingPath, "duration", time.Since(started).Round(time.Millisecond).String())

@@ -959,3 +959,56 @@ func TestSecretsOfAnotherNodeAreNotUsed(t *testing.T) {
 		f.clean()
 	})
 }
+
+// halts is a Reporter that lets no call go on until it may.
+type halts struct {
+	begun chan string
+	may   chan struct{}
+}
+
+func (h halts) Staging(_ context.Context, attachment string) error {
+	h.begun <- attachment
+	<-h.may
+	return nil
+}
+func (halts) Changed() {}
+
+// TestASmallNodeStagesAFewVolumesAtOnce: the others wait, and one whose caller gives up has
+// left nothing.
+func TestASmallNodeStagesAFewVolumesAtOnce(t *testing.T) {
+	f := newFixture(t)
+	h := halts{begun: make(chan string, 100), may: make(chan struct{})}
+	f.service.reporter, f.service.turns = h, make(chan struct{}, 2)
+	const volumes = 6
+	staged := make(chan error, volumes)
+	uses := make([]use, volumes)
+	for i := range uses {
+		uses[i] = plain()
+		uses[i].id, uses[i].target = fmt.Sprintf("86a25cac-e84c-4ef1-816f-76fcd478ceb%d", i), fmt.Sprintf("vol-%d", i)
+		f.add(uses[i].target, &csinode.Volume{Bytes: gibibyte})
+	}
+	for _, u := range uses[:2] {
+		go func() { staged <- f.stage(u) }()
+		<-h.begun
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.service.NodeStageVolume(ctx, uses[2].stageRequest(t)); status.Code(err) != codes.Canceled {
+		t.Errorf("a call that waits in vain ends with %v", err)
+	}
+	if r, err := f.service.load(t.Context(), uses[2].handle()); r != nil || err != nil {
+		t.Errorf("it left %+v, %v", r, err)
+	}
+	for _, u := range uses[2:] {
+		go func() { staged <- f.stage(u) }()
+	}
+	for ended := range volumes {
+		if begun := 2 + len(h.begun); begun > ended+2 {
+			t.Errorf("%d calls began, and %d ended", begun, ended)
+		}
+		h.may <- struct{}{}
+		if err := <-staged; err != nil {
+			t.Error(err)
+		}
+	}
+}
