@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"runtime"
 	"slices"
 	"time"
 
@@ -66,13 +65,8 @@ type Service struct {
 	reporter  Reporter
 	observer  Observer
 	logger    *slog.Logger
-	// turns has room for the volumes that are being staged.
-	turns chan struct{}
+	turns     turns
 }
-
-// stagedAtOnce is how many volumes are staged at once. On a small node, more would slow
-// each other down until the node's programs take too long, and all begin again.
-func stagedAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
 // New returns a Service.
 func New(o Options) (*Service, error) {
@@ -88,7 +82,7 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: make(chan struct{}, stagedAtOnce())}
+	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: newTurns()}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
 		protocolISCSI:        &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
@@ -186,17 +180,6 @@ func (s *Service) begin(ctx context.Context, volume string) (context.Context, fu
 		err = status.Errorf(codes.Aborted, "another call for volume %s is in progress on this node", volume)
 	}
 	return context.WithoutCancel(ctx), release, err
-}
-
-// takeTurn waits until the volume may be staged. A caller that gives up meanwhile has left
-// nothing.
-func (s *Service) takeTurn(ctx context.Context) (end func(), err error) {
-	select {
-	case s.turns <- struct{}{}:
-		return func() { <-s.turns }, nil
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	}
 }
 
 // Tidy removes leftovers of calls that a crash of the plugin interrupted, unless the

@@ -26,7 +26,7 @@ func (s *Service) NodeStageVolume(ctx context.Context, request *csi.NodeStageVol
 		return nil, s.answer(err)
 	}
 	defer release()
-	end, err := s.takeTurn(ctx)
+	end, err := s.turns.take(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -978,7 +978,7 @@ func (halts) Changed() {}
 func TestASmallNodeStagesAFewVolumesAtOnce(t *testing.T) {
 	f := newFixture(t)
 	h := halts{begun: make(chan string, 100), may: make(chan struct{})}
-	f.service.reporter, f.service.turns = h, make(chan struct{}, 2)
+	f.service.reporter, f.service.turns = h, make(turns, 2)
 	const volumes = 6
 	staged := make(chan error, volumes)
 	uses := make([]use, volumes)
