@@ -221,7 +221,7 @@ func (w *Watcher[T]) run() {
 	known := 0
 	for {
 		early := w.rest(pause)
-		now := w.pending()
+		now := w.pending(pause)
 		if now.len() == 0 {
 			return
 		}
@@ -279,8 +279,9 @@ func (w *Watcher[T]) Running() bool {
 	return w.running
 }
 
-// pending takes a snapshot of the waits; if there are none, the caller must end.
-func (w *Watcher[T]) pending() inFlight[T] {
+// pending takes a snapshot of the waits; if there are none, the caller must end. Until the
+// round is over, the next one is expected after a pause like the last.
+func (w *Watcher[T]) pending(pause time.Duration) inFlight[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := inFlight[T]{seeing: waits[T]{}, creating: waits[T]{}, deleting: waits[T]{}}
@@ -296,7 +297,7 @@ func (w *Watcher[T]) pending() inFlight[T] {
 			of[waiting.id] = append(of[waiting.id], waiting)
 		}
 	}
-	w.running, w.listedAll = now.len() > 0, w.listsAll(now)
+	w.running, w.listedAll, w.planned = now.len() > 0, w.listsAll(now), time.Now().Add(pause)
 	return now
 }
 

@@ -380,3 +380,32 @@ func TestTheFirstLookComesWhenItIsWorthItsCost(t *testing.T) {
 		time.Sleep(time.Minute) // until no more rounds are made
 	})
 }
+
+// TestNobodyWaitsForASlowListing: a volume is read at once if a listing has just begun and
+// the next one comes late.
+func TestNobodyWaitsForASlowListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProject()
+		p.looks = 1 << 30
+		deleted, id := p.add(cinder.StatusDeleting).id, p.add(cinder.StatusInUse).id
+		p.list = func(context.Context, cinder.Status, int) (bool, error) {
+			time.Sleep(3 * time.Second)
+			return false, nil
+		}
+		options := p.options()
+		options.Interval = 200 * time.Millisecond
+		w := New(options).of(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		go w.Await(ctx, deleted, cinder.StatusDeleting, time.Hour) //nolint:errcheck // It ends with the test.
+		for p.count("list") < 3 {
+			w.of(0) // Listing everything stays the cheapest.
+			time.Sleep(100 * time.Millisecond)
+		}
+		began := time.Now()
+		_, err := w.See(t.Context(), id, time.Minute)
+		equal(t, err, nil)
+		equal(t, time.Since(began), 0)
+		cancel()
+		time.Sleep(time.Minute) // until no more rounds are made
+	})
+}

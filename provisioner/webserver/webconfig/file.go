@@ -60,7 +60,28 @@ func read(path string) (*config, error) {
 		// What protects may be there.
 		return nil, errors.New("a second YAML document begins; remove the line ---")
 	}
-	return c, c.check()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	var all yaml.Node
+	if err := yaml.Unmarshal(text, &all); err != nil {
+		return nil, explain(err)
+	}
+	return c, complete(&all)
+}
+
+// complete refuses a key without a value: its lines may be in comments, or not written yet,
+// and what it restricts would be free.
+func complete(n *yaml.Node) error {
+	if n.Tag == "!!null" {
+		return fmt.Errorf("line %d: a key has no value; write one, or remove the key", n.Line)
+	}
+	for _, part := range n.Content {
+		if err := complete(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var (
@@ -68,6 +89,8 @@ var (
 	otherKey   = regexp.MustCompile(`(?s)field .* (not found|already set) in type \S+`)
 	// quoted is what the YAML reader repeats of a file. It may be a password.
 	quoted = regexp.MustCompile("(?s)`.*`|\".*\"|'.*'")
+	// tagged is what it says of a value's type, which is also as the file has it.
+	tagged = regexp.MustCompile(`cannot unmarshal \S+( a value)?`)
 	goType = regexp.MustCompile(`into \S*(map|struct|webconfig)\S*`)
 )
 
@@ -75,7 +98,8 @@ var (
 func explain(err error) error {
 	text := unknownKey.ReplaceAllString(err.Error(), "$1 is unknown or not supported; remove it")
 	text = otherKey.ReplaceAllString(text, "a key is unknown or repeated; remove it")
-	return errors.New(goType.ReplaceAllString(quoted.ReplaceAllString(text, "a value"), "into a mapping"))
+	text = tagged.ReplaceAllString(quoted.ReplaceAllString(text, "a value"), "cannot unmarshal a value")
+	return errors.New(goType.ReplaceAllString(text, "into a mapping"))
 }
 
 // check reports what a file cannot mean.
@@ -128,8 +152,10 @@ func (t *tlsServer) settings() (*tls.Config, error) {
 			return nil, err
 		}
 	}
-	if found.ClientAuth == tls.NoClientCert && (t.ClientCAFile != "" || t.ClientNames != nil) {
-		return nil, errors.New("tls_server_config: client_ca_file and client_allowed_sans have no effect without client_auth_type; write RequireAndVerifyClientCert there")
+	// Without an authority, Go takes those of the system, whose certificates anyone can get.
+	verifies := found.ClientAuth >= tls.VerifyClientCertIfGiven
+	if verifies != (t.ClientCAFile != "") || t.ClientNames != nil && !verifies {
+		return nil, errors.New("tls_server_config: client_ca_file, and client_allowed_sans, need a client_auth_type that verifies, which needs client_ca_file; write it with RequireAndVerifyClientCert")
 	}
 	if t.ClientNames != nil {
 		found.VerifyConnection = func(state tls.ConnectionState) error { return hasName(state.PeerCertificates, t.ClientNames) }

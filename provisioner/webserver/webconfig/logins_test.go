@@ -51,6 +51,27 @@ func TestUnknownUsersCostAsMuchAsKnownOnes(t *testing.T) {
 	}
 }
 
+// TestTheCostOfALoginTellsNoName: names that nobody has cost as little, or as much, as
+// those of users.
+func TestTheCostOfALoginTellsNoName(t *testing.T) {
+	users := map[string]string{"a": hashOf(t, "right", 4), "b": hashOf(t, "right", 5)}
+	l := newLogins()
+	costs := map[int]bool{}
+	l.compare = func(hash, _ []byte) error {
+		cost, err := bcrypt.Cost(hash)
+		costs[cost] = true
+		return errors.Join(err, bcrypt.ErrMismatchedHashAndPassword)
+	}
+	for i := range 100 {
+		if right, err := l.check(t.Context(), users, login{fmt.Sprint("nobody", i), "right", "x"}); right || err != nil {
+			t.Error(right, err)
+		}
+	}
+	if !costs[4] || !costs[5] {
+		t.Errorf("names that nobody has cost %v", costs)
+	}
+}
+
 func TestARememberedLoginEndsWithItsHash(t *testing.T) {
 	l := newLogins()
 	right := func(users map[string]string, user, password string) bool {
