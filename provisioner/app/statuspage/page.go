@@ -72,7 +72,7 @@ func (p Page) Write(w io.Writer) error {
 
 func (p Page) header() g.Node {
 	find := "?find=" + url.QueryEscape(p.Find)
-	refresh := g.Node(h.A(h.Href(find+"&refresh"), g.Text("keep up to date")))
+	refresh := h.A(h.Href(find+"&refresh"), g.Text("keep up to date"))
 	if p.Refresh {
 		refresh = g.Group{g.Textf("loaded again every %d seconds (", refreshSeconds), h.A(h.Href(find), g.Text("stop")), g.Text(")")}
 	}
@@ -323,7 +323,7 @@ func (p Page) inFlight() g.Node {
 }
 
 func (p Page) replica() g.Node {
-	role, leader := g.Node(g.Text("not ready")), g.Group{g.Text("not known")}
+	role, leader := g.Text("not ready"), g.Group{g.Text("not known")}
 	if p.Replica.Leads {
 		role = g.Group{g.Text("leads since "), moment(p.Replica.LeadsSince)}
 	} else if p.Replica.Ready {
