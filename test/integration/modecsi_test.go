@@ -319,7 +319,7 @@ func (w *world) withComponent(path string) kubernetes.Interface {
 	w.must(err)
 	account := harness.Account(w.provisioner)
 	renamed := strings.NewReplacer("standalone-cinder-csi", account+"-csi", "standalone-cinder-attachments", account+"-attachments",
-		"name: standalone-cinder\n", "name: "+account+"\n", ":standalone-cinder$", ":"+account+"$").Replace(string(content))
+		"name: standalone-cinder\n", "name: "+account+"\n", ":standalone-cinder'", ":"+account+"'").Replace(string(content))
 	var wanted [][]byte
 	for document := range strings.SplitSeq(renamed, "\n---\n") {
 		if strings.Contains(document, "standalone-cinder-node") {
