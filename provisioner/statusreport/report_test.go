@@ -337,7 +337,7 @@ func TestAWaitThatAnEarlierLeaderMayHaveSeenIsAtLeastThatLong(t *testing.T) {
 		if err := r.WriteTable(&table); err != nil {
 			t.Fatal(err)
 		}
-		got := []bool{r.MayBeOlder(p), strings.Contains(table.String(), formatTime(c.since)+" or before"), strings.Contains(table.String(), "the longest for at least ")}
+		got := []bool{r.MayBeOlder(p), strings.Contains(table.String(), FormatTime(c.since)+" or before"), strings.Contains(table.String(), "the longest for at least ")}
 		if want := []bool{c.older, c.older, c.older}; !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v\n%s", name, got, want, table.String())
 		}

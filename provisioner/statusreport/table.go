@@ -77,7 +77,7 @@ func (t *table) head(r *Report) {
 	replica := r.Replica.Identity
 	switch {
 	case r.Replica.Leads:
-		replica += " (leads since " + formatTime(r.Replica.LeadsSince) + ")"
+		replica += " (leads since " + FormatTime(r.Replica.LeadsSince) + ")"
 	case !r.Replica.Ready:
 		replica += " (not ready)"
 	}
@@ -85,7 +85,7 @@ func (t *table) head(r *Report) {
 	if r.Policy.Source == FromLastGood {
 		source = fmt.Sprintf(" (the last good one, kept in %s)", r.Policy.KeptIn)
 	}
-	t.row("time", formatTime(r.Time))
+	t.row("time", FormatTime(r.Time))
 	for _, sentence := range slices.Concat(r.Troubles(), r.Delays()) {
 		t.row("verdict", sentence)
 	}
@@ -115,7 +115,7 @@ func (t *table) backends(r *Report) {
 			state = "circuit open"
 		}
 		if !b.Since.IsZero() {
-			state += " since " + formatTime(b.Since)
+			state += " since " + FormatTime(b.Since)
 		}
 		if b.FailuresInARow > 0 {
 			state += fmt.Sprintf(", failures in a row: %d", b.FailuresInARow)
@@ -193,7 +193,7 @@ func (t *table) section(r *Report, s Section) {
 	}
 	t.title(append(titles, "STATE", "SINCE", "WHY")...)
 	for _, p := range s.Pending {
-		since := formatTime(p.Since)
+		since := FormatTime(p.Since)
 		if r.MayBeOlder(p) {
 			since += " or before"
 		}
@@ -248,7 +248,8 @@ func (p Pending) Why() string {
 	return p.Reason + ": " + p.Message
 }
 
-func formatTime(t time.Time) string {
+// FormatTime formats a time as every form of a report does; it is empty if the time is not known.
+func FormatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

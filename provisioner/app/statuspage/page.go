@@ -44,8 +44,8 @@ type Page struct {
 // refreshSeconds is the pause before a browser loads the page again.
 const refreshSeconds = 10
 
-// Write renders the page as HTML. Html/template would do, but it keeps the linker from
-// dropping any method that nothing calls, and so makes the program half as large again.
+// Write renders the page as HTML. Html/template would keep the linker from dropping any
+// method that nothing calls, and so make the program half as large again.
 func (p Page) Write(w io.Writer) error {
 	title := "standalone-cinder: " + p.Replica.Identity
 	if len(p.Troubles()) > 0 {
@@ -356,10 +356,10 @@ func (p Page) replica() g.Node {
 
 // age is how long ago a time was; a browser shows the time itself, too.
 func (p Page) age(t time.Time) g.Node {
-	return h.Time(h.DateTime(formatTime(t)), h.Title(formatTime(t)), g.Text(p.Age(t)))
+	return h.Time(h.DateTime(statusreport.FormatTime(t)), h.Title(statusreport.FormatTime(t)), g.Text(p.Age(t)))
 }
 
-func moment(t time.Time) g.Node { return h.Time(h.DateTime(formatTime(t)), g.Text(formatTime(t))) }
+func moment(t time.Time) g.Node { return h.Time(h.DateTime(statusreport.FormatTime(t)), g.Text(statusreport.FormatTime(t))) }
 
 // part is a section under a title. The ID is an anchor of the page.
 func part(id, title string, content ...g.Node) g.Node {
@@ -442,11 +442,4 @@ func urgencyOf(p statusreport.Pending) string {
 		return "warn"
 	}
 	return "quiet"
-}
-
-func formatTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339)
 }
