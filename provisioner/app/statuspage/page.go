@@ -359,7 +359,9 @@ func (p Page) age(t time.Time) g.Node {
 	return h.Time(h.DateTime(statusreport.FormatTime(t)), h.Title(statusreport.FormatTime(t)), g.Text(p.Age(t)))
 }
 
-func moment(t time.Time) g.Node { return h.Time(h.DateTime(statusreport.FormatTime(t)), g.Text(statusreport.FormatTime(t))) }
+func moment(t time.Time) g.Node {
+	return h.Time(h.DateTime(statusreport.FormatTime(t)), g.Text(statusreport.FormatTime(t)))
+}
 
 // part is a section under a title. The ID is an anchor of the page.
 func part(id, title string, content ...g.Node) g.Node {
