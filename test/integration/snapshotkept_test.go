@@ -194,102 +194,104 @@ func (w *keptWorld) notReady(namespace, name string) {
 // where it is, and goes or stays as its policy says. What is not granted never becomes
 // ready, and goes without a trace.
 func TestKeptSnapshotIsNamedAgain(t *testing.T) {
-	for _, csi := range []bool{true, false} {
-		name, mode := "keptnative", "native"
-		if csi {
-			name, mode = "keptcsi", "csi"
-		}
-		t.Run(mode, func(t *testing.T) {
-			w := newKeptWorld(t, name, csi)
-			var replica *harness.Replica
-			if csi {
-				replica, _ = w.startBeside(shortLease, suite.Snapshotter(w.ctx, w.provisioner))
-			} else {
-				replica = w.start(shortLease...)
-			}
-			w.claim("b", "data", "lab", "1Gi")
-			claims, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
-			w.must(err)
-			source, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, claims[0].Spec.VolumeName, metav1.GetOptions{})
-			w.must(err)
-			for _, test := range []struct {
-				namespace, tenant string
-				policy            snapshotv1.DeletionPolicy
-				denied            bool
-			}{
-				{"b", "tenant-b", snapshotv1.VolumeSnapshotContentDelete, false},
-				{"b", "tenant-b", snapshotv1.VolumeSnapshotContentRetain, false},
-				{"b2", "tenant-b", snapshotv1.VolumeSnapshotContentDelete, false},
-				{"b2", "tenant-b", snapshotv1.VolumeSnapshotContentRetain, false},
-				{"backup", "backup", snapshotv1.VolumeSnapshotContentDelete, false},
-				{"backup", "backup", snapshotv1.VolumeSnapshotContentRetain, false},
-				{"c", "tenant-c", snapshotv1.VolumeSnapshotContentDelete, true},
-				{"c", "tenant-c", snapshotv1.VolumeSnapshotContentRetain, true},
-				{"stranger", "", snapshotv1.VolumeSnapshotContentDelete, true},
-			} {
-				name := strings.ToLower(test.namespace + "-" + string(test.policy))
-				handle := w.keep()
-				w.used(replica, "tenant-b", 1)
-				before := w.stored(1)[0]
-				w.again(handle, test.namespace, name, test.policy, nil)
-				if test.denied {
-					reason := "SnapshotImportRefused"
-					if test.tenant == "" {
-						reason = "NoMatchingTenant"
-					}
-					w.event(test.namespace, name, reason, "")
-					w.event("default", w.name+"-"+name, reason, "")
-					w.notReady(test.namespace, name)
-					w.remove(test.namespace, name)
-					w.noSnapshot(test.namespace, name)
-					// The snapshot-controller may not have protected the VolumeSnapshot yet, and
-					// then leaves the content.
-					if err := w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, w.name+"-"+name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
-						w.must(err)
-					}
-					w.noContent(w.name + "-" + name)
-					if after := w.stored(1)[0]; fmt.Sprint(after.Metadata) != fmt.Sprint(before.Metadata) {
-						t.Errorf("%s: the snapshot changed from %v to %v", name, before.Metadata, after.Metadata)
-					}
-					w.used(replica, "tenant-b", 1)
-					w.must(w.sim.RemoveSnapshot(before.ID))
-					w.used(replica, "tenant-b", 0) // after an audit
-					continue
-				}
-				content := w.ready(test.namespace, name)
-				origin, err := objects.SnapshotOriginOf(content)
-				w.must(err)
-				if *content.Status.SnapshotHandle != handle || origin.Tenant != test.tenant || origin.StorageClass != w.name+"-lab" || *content.Status.RestoreSize != 1<<30 {
-					t.Errorf("%s: the content records %+v, status %+v", name, origin, content.Status)
-				}
-				for tenant, count := range map[string]int{"tenant-b": 0, "backup": 0, test.tenant: 1} {
-					w.used(replica, tenant, count)
-				}
-				pv, volume := w.restored(test.namespace, name)
-				if volume.SnapshotID != before.ID {
-					t.Errorf("%s: the restored volume is %+v", name, volume)
-				}
-				if csi && (pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != source.Annotations[objects.AnnotationVolume] || pv.Spec.CSI.VolumeAttributes["neverFormat"] != "") {
-					t.Errorf("%s: the restored volume has the attributes %v", name, pv.Spec.CSI.VolumeAttributes)
-				}
-				w.must(suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-"+test.namespace).Delete(w.ctx, "from-"+name, metav1.DeleteOptions{}))
-				w.remove(test.namespace, name)
-				w.noSnapshot(test.namespace, name)
-				if test.policy == snapshotv1.VolumeSnapshotContentRetain {
-					w.stored(1)
-					w.used(replica, test.tenant, 1)
-					// As the cleanup of Kubernetes' test does.
-					w.setPolicy(content.Name, snapshotv1.VolumeSnapshotContentDelete)
-					w.must(w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, content.Name, metav1.DeleteOptions{}))
-				}
-				w.noContent(content.Name)
-				w.stored(0)
-				w.used(replica, test.tenant, 0)
-			}
-			w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
-			w.noResidue()
-		})
+	t.Parallel()
+	keptSnapshotsAreNamedAgain(t, "keptnative", false)
+}
+
+// TestKeptSnapshotIsNamedAgainInModeCSI has the program's driver to itself.
+func TestKeptSnapshotIsNamedAgainInModeCSI(t *testing.T) {
+	keptSnapshotsAreNamedAgain(t, "keptcsi", true)
+}
+
+func keptSnapshotsAreNamedAgain(t *testing.T, name string, csi bool) {
+	w := newKeptWorld(t, name, csi)
+	var replica *harness.Replica
+	if csi {
+		replica, _ = w.startBeside(shortLease, suite.Snapshotter(w.ctx, w.provisioner))
+	} else {
+		replica = w.start(shortLease...)
 	}
+	w.claim("b", "data", "lab", "1Gi")
+	claims, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
+	w.must(err)
+	source, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, claims[0].Spec.VolumeName, metav1.GetOptions{})
+	w.must(err)
+	for _, test := range []struct {
+		namespace, tenant string
+		policy            snapshotv1.DeletionPolicy
+		denied            bool
+	}{
+		{"b", "tenant-b", snapshotv1.VolumeSnapshotContentDelete, false},
+		{"b", "tenant-b", snapshotv1.VolumeSnapshotContentRetain, false},
+		{"b2", "tenant-b", snapshotv1.VolumeSnapshotContentDelete, false},
+		{"b2", "tenant-b", snapshotv1.VolumeSnapshotContentRetain, false},
+		{"backup", "backup", snapshotv1.VolumeSnapshotContentDelete, false},
+		{"backup", "backup", snapshotv1.VolumeSnapshotContentRetain, false},
+		{"c", "tenant-c", snapshotv1.VolumeSnapshotContentDelete, true},
+		{"c", "tenant-c", snapshotv1.VolumeSnapshotContentRetain, true},
+		{"stranger", "", snapshotv1.VolumeSnapshotContentDelete, true},
+	} {
+		name := strings.ToLower(test.namespace + "-" + string(test.policy))
+		handle := w.keep()
+		w.used(replica, "tenant-b", 1)
+		before := w.stored(1)[0]
+		w.again(handle, test.namespace, name, test.policy, nil)
+		if test.denied {
+			reason := "SnapshotImportRefused"
+			if test.tenant == "" {
+				reason = "NoMatchingTenant"
+			}
+			w.event(test.namespace, name, reason, "")
+			w.event("default", w.name+"-"+name, reason, "")
+			w.notReady(test.namespace, name)
+			w.remove(test.namespace, name)
+			w.noSnapshot(test.namespace, name)
+			// The snapshot-controller may not have protected the VolumeSnapshot yet, and
+			// then leaves the content.
+			if err := w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, w.name+"-"+name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+				w.must(err)
+			}
+			w.noContent(w.name + "-" + name)
+			if after := w.stored(1)[0]; fmt.Sprint(after.Metadata) != fmt.Sprint(before.Metadata) {
+				t.Errorf("%s: the snapshot changed from %v to %v", name, before.Metadata, after.Metadata)
+			}
+			w.used(replica, "tenant-b", 1)
+			w.must(w.sim.RemoveSnapshot(before.ID))
+			w.used(replica, "tenant-b", 0) // after an audit
+			continue
+		}
+		content := w.ready(test.namespace, name)
+		origin, err := objects.SnapshotOriginOf(content)
+		w.must(err)
+		if *content.Status.SnapshotHandle != handle || origin.Tenant != test.tenant || origin.StorageClass != w.name+"-lab" || *content.Status.RestoreSize != 1<<30 {
+			t.Errorf("%s: the content records %+v, status %+v", name, origin, content.Status)
+		}
+		for tenant, count := range map[string]int{"tenant-b": 0, "backup": 0, test.tenant: 1} {
+			w.used(replica, tenant, count)
+		}
+		pv, volume := w.restored(test.namespace, name)
+		if volume.SnapshotID != before.ID {
+			t.Errorf("%s: the restored volume is %+v", name, volume)
+		}
+		if csi && (pv.Spec.CSI.VolumeAttributes["filesystemUUIDs"] != source.Annotations[objects.AnnotationVolume] || pv.Spec.CSI.VolumeAttributes["neverFormat"] != "") {
+			t.Errorf("%s: the restored volume has the attributes %v", name, pv.Spec.CSI.VolumeAttributes)
+		}
+		w.must(suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-"+test.namespace).Delete(w.ctx, "from-"+name, metav1.DeleteOptions{}))
+		w.remove(test.namespace, name)
+		w.noSnapshot(test.namespace, name)
+		if test.policy == snapshotv1.VolumeSnapshotContentRetain {
+			w.stored(1)
+			w.used(replica, test.tenant, 1)
+			// As the cleanup of Kubernetes' test does.
+			w.setPolicy(content.Name, snapshotv1.VolumeSnapshotContentDelete)
+			w.must(w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, content.Name, metav1.DeleteOptions{}))
+		}
+		w.noContent(content.Name)
+		w.stored(0)
+		w.used(replica, test.tenant, 0)
+	}
+	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))
+	w.noResidue()
 }
 
 // TestMistakesWithKeptSnapshots: an administrator names a snapshot that somebody has, twice,
