@@ -19,7 +19,7 @@ import (
 
 // Records is what a cluster records about volumes, for an audit.
 type Records struct {
-	Volumes []Volume
+	Volumes []*Volume
 	// Claims are all claims of the cluster, of every provisioner, by UID.
 	Claims  map[string]Claim
 	Secrets []Secret
@@ -209,18 +209,18 @@ func (r *reader) records(ctx context.Context, client kubernetes.Interface, claim
 			ours++
 		}
 	}
-	records.Volumes = make([]Volume, 0, ours)
+	records.Volumes = make([]*Volume, 0, ours)
 	for _, volume := range volumes {
 		records.Names[volume.name] = true
 		if volume.secret != "" {
 			records.NeededSecrets[volume.secret] = true
 		}
 		if volume.record != nil {
-			records.Volumes = append(records.Volumes, *volume.record)
+			records.Volumes = append(records.Volumes, volume.record)
 		}
 	}
 	var err error
-	if slices.ContainsFunc(records.Volumes, func(v Volume) bool { return v.CSI }) {
+	if slices.ContainsFunc(records.Volumes, func(v *Volume) bool { return v.CSI }) {
 		records.Attachments, err = listAttachments(ctx, client)
 	}
 	return records, err

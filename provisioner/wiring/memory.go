@@ -11,7 +11,7 @@ import (
 // before it collects garbage constantly. The rest is for memory that the runtime does
 // not count, and for the peak of a new leader, which reads every volume. Other shares
 // were measured. See docs/decisions.md, "Memory".
-const heapShare = 39
+const heapShare = 37
 
 // eagerCollection is GOGC. With Go's default, a heap doubles before it is collected,
 // and the peak decides whether the container is killed.

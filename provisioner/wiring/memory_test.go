@@ -16,8 +16,8 @@ func TestKeepMemoryBelow(t *testing.T) {
 		wantErr     string
 	}{
 		"no limit":              {"", nil, math.MaxInt64, 100, ""},
-		"a quantity":            {"512Mi", nil, 209379651, 50, ""},
-		"bytes, from a pod":     {"536870912", nil, 209379651, 50, ""},
+		"a quantity":            {"512Mi", nil, 198642233, 50, ""},
+		"bytes, from a pod":     {"536870912", nil, 198642233, 50, ""},
 		"the environment first": {"512Mi", map[string]string{"GOMEMLIMIT": "1GiB", "GOGC": "75"}, math.MaxInt64, 100, ""},
 		"not a quantity":        {"half", nil, math.MaxInt64, 100, `--memory-limit is "half"; give the container's limit, at least 64Mi, for example 512Mi`},
 		"a number without unit": {"512", nil, math.MaxInt64, 100, `--memory-limit is "512"; give the container's limit, at least 64Mi, for example 512Mi`},

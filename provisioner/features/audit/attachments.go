@@ -21,13 +21,13 @@ import (
 // ConfirmAttachments reads those volumes again whose attachments differ from what the
 // cluster's VolumeAttachments ask for.
 func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Listing, records objects.Records) {
-	volumes := map[place]cinder.Volume{}
+	volumes := map[place]*cinder.Volume{}
 	for name, listing := range listings {
 		listing.Again = nil // of an earlier comparison
 		listings[name] = listing
 		if listing.Err == nil {
-			for _, v := range listing.Volumes {
-				if stamps.IsCSI(v) {
+			for i := range listing.Volumes {
+				if v := &listing.Volumes[i]; stamps.IsCSI(*v) {
 					volumes[place{name, v.ID}] = v
 				}
 			}
@@ -35,11 +35,11 @@ func ConfirmAttachments(ctx context.Context, find Finder, listings map[string]Li
 	}
 	for _, r := range records.Volumes {
 		v, listed := volumes[place{r.Backend, r.VolumeID}]
-		if !listed || r.Damage != nil || !r.CSI || !r.Stamp().Owns(v) {
+		if !listed || r.Damage != nil || !r.CSI || !r.Stamp().Owns(*v) {
 			continue
 		}
 		wanted := records.Attachments[r.PVName]
-		if len(leaked(v, wanted)) == 0 && len(missing(v, wanted)) == 0 {
+		if len(leaked(*v, wanted)) == 0 && len(missing(*v, wanted)) == 0 {
 			continue
 		}
 		again, found, err := find(ctx, r.Backend, r.VolumeID)

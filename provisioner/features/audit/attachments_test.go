@@ -77,7 +77,7 @@ func TestCompareAttachments(t *testing.T) {
 				test.after = test.before
 			}
 			listings := map[string]Listing{"gold": {Volumes: []cinder.Volume{stamped("v1", "1", "in-use", forNodes(test.before...))}, Place: here}}
-			records := objects.Records{Volumes: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}, Names: map[string]bool{"pvc-1": true},
+			records := objects.Records{Volumes: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}, Names: map[string]bool{"pvc-1": true},
 				Attachments: map[string][]objects.Attachment{"pvc-1": test.wanted}}
 			reads := 0
 			ConfirmAttachments(t.Context(), func(context.Context, string, string) (cinder.Volume, bool, error) {

@@ -113,8 +113,7 @@ type Listing struct {
 // Compare returns what is wrong, sorted by kind, backend and volume.
 func Compare(s State) []Finding {
 	c := &comparison{State: s, recorded: map[string]bool{}, byClaim: map[string]*objects.Volume{}, volumes: map[place]*cinder.Volume{}}
-	for i := range s.Records.Volumes {
-		record := &s.Records.Volumes[i]
+	for _, record := range s.Records.Volumes {
 		c.recorded[record.VolumeID] = true
 		c.byClaim[record.ClaimUID] = record
 	}
@@ -130,7 +129,7 @@ func Compare(s State) []Finding {
 		}
 	}
 	for _, record := range s.Records.Volumes {
-		c.record(record)
+		c.record(*record)
 	}
 	for _, secret := range s.Records.Secrets {
 		c.secret(secret)

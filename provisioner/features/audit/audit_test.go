@@ -29,12 +29,12 @@ func stamped(id, uid string, status cinder.Status, change func(*cinder.Volume)) 
 }
 
 // recorded returns the PersistentVolume of a claim, an hour old.
-func recorded(uid, volume string, change func(*objects.Volume)) objects.Volume {
-	r := objects.Volume{CreatedAt: now.Add(-time.Hour), Origin: objects.Origin{
+func recorded(uid, volume string, change func(*objects.Volume)) *objects.Volume {
+	r := &objects.Volume{CreatedAt: now.Add(-time.Hour), Origin: objects.Origin{
 		PVName: "pvc-" + uid, VolumeID: volume, Backend: "gold", Place: here, Tenant: "a", Cluster: "cluster-1", ClaimUID: uid,
 	}}
 	if change != nil {
-		change(&r)
+		change(r)
 	}
 	return r
 }
@@ -62,12 +62,12 @@ func TestCompare(t *testing.T) {
 		lab     []cinder.Volume
 		err     error
 		foreign string
-		records []objects.Volume
+		records []*objects.Volume
 		claims  map[string]objects.Claim
 		secrets []objects.Secret
 		want    []string
 	}{
-		{name: "all is well", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []objects.Volume{recorded("1", "v1", nil)},
+		{name: "all is well", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			secrets: []objects.Secret{{Name: "pvc-1-credentials", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}}},
 		{name: "orphan that was never recorded", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)},
 			want: []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so it contains no data written from this cluster"}},
@@ -89,52 +89,52 @@ func TestCompare(t *testing.T) {
 			claims: map[string]objects.Claim{"1": {Elsewhere: true}},
 			want:   []string{"OrphanVolume v1 removable: no PersistentVolume names it and its claim is gone; it is attaching and 1h0m0s old; it was never attached, so it contains no data written from this cluster"}},
 		{name: "duplicate on another backend", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, lab: []cinder.Volume{stamped("v2", "1", "attaching", nil)},
-			records: []objects.Volume{recorded("1", "v1", nil)},
+			records: []*objects.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2 removable: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
 		{name: "two backends that show the same volumes", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, lab: []cinder.Volume{stamped("v1", "1", "in-use", attached)},
-			records: []objects.Volume{recorded("1", "v1", nil)}},
-		{name: "volume that is lost", records: []objects.Volume{recorded("1", "v1", nil)},
+			records: []*objects.Volume{recorded("1", "v1", nil)}},
+		{name: "volume that is lost", records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
-		{name: "volume whose PersistentVolume was edited", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []objects.Volume{recorded("1", "edited", nil)},
+		{name: "volume whose PersistentVolume was edited", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)}, records: []*objects.Volume{recorded("1", "edited", nil)},
 			want: []string{
 				"MissingVolume edited: its volume does not exist, but volume v1 has its stamp; if somebody edited the PersistentVolume, correct its annotation standalone-cinder.openstack.org/volume-id",
 				"SecondVolume v1: PersistentVolume pvc-1 of the same claim names volume edited on backend gold"}},
-		{name: "volume that is deleted, just before its PersistentVolume", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released, r.Deleted = true, true })}},
-		{name: "volume that was to be kept, and is lost", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released = true })},
+		{name: "volume that is deleted, just before its PersistentVolume", records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released, r.Deleted = true, true })}},
+		{name: "volume that was to be kept, and is lost", records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released = true })},
 			want: []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
 		{name: "volume of another endpoint", volumes: []cinder.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []objects.Volume{recorded("2", "v2", at(cinder.Place{})), recorded("1", "v1", at(cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
+			records: []*objects.Volume{recorded("2", "v2", at(cinder.Place{})), recorded("1", "v1", at(cinder.Place{Endpoint: "http://old:8776/v3", Project: "p0"}))},
 			want:    []string{"VolumeElsewhere v1: its volume was recorded at http://old:8776/v3 (project p0), but the backend points to http://cinder:8776/v3 (project p1), where it does not exist; " + remedy}},
 		{name: "volume found at another address than the recorded one", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached)},
-			records: []objects.Volume{recorded("1", "v1", at(cinder.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
-		{name: "volume without a record, where no other is", records: []objects.Volume{recorded("1", "v1", at(cinder.Place{}))},
+			records: []*objects.Volume{recorded("1", "v1", at(cinder.Place{Endpoint: "https://cinder:8776/v3", Project: "p1"}))}},
+		{name: "volume without a record, where no other is", records: []*objects.Volume{recorded("1", "v1", at(cinder.Place{}))},
 			want: []string{"VolumeElsewhere v1: its volume does not exist at http://cinder:8776/v3 (project p1), but nothing shows that it was ever there: " +
 				"the PersistentVolume does not record where it was made, and there is no other volume of this cluster; " + remedy}},
 		{name: "volume without a record, where others are", volumes: []cinder.Volume{stamped("v2", "2", "in-use", attached)},
-			records: []objects.Volume{recorded("2", "v2", nil), recorded("1", "v1", at(cinder.Place{}))},
+			records: []*objects.Volume{recorded("2", "v2", nil), recorded("1", "v1", at(cinder.Place{}))},
 			want:    []string{"MissingVolume v1: its volume does not exist; its data is lost unless the storage array has a copy"}},
-		{name: "volume without the stamp", foreign: "v1", records: []objects.Volume{recorded("1", "v1", nil)},
+		{name: "volume without the stamp", foreign: "v1", records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume exists but does not carry this cluster's stamp; it will not be deleted"}},
-		{name: "volume of another claim", volumes: []cinder.Volume{stamped("v1", "2", "in-use", attached)}, records: []objects.Volume{recorded("1", "v1", nil)},
+		{name: "volume of another claim", volumes: []cinder.Volume{stamped("v1", "2", "in-use", attached)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume is stamped for something else; it will not be deleted"}},
-		{name: "volume in error", volumes: []cinder.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []objects.Volume{recorded("1", "v1", nil)},
+		{name: "volume in error", volumes: []cinder.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is error_deleting"}},
-		{name: "volume whose attachment never completed", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)}, records: []objects.Volume{recorded("1", "v1", nil)},
+		{name: "volume whose attachment never completed", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is still attaching, 1h0m0s after the PersistentVolume was created"}},
 		{name: "volume in mode csi that no node has", volumes: []cinder.Volume{stamped("v1", "1", "available", attached)},
-			records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}},
+			records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}},
 		{name: "volume in mode csi that a node gets", volumes: []cinder.Volume{stamped("v1", "1", "attaching", attached)},
-			records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}},
+			records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })}},
 		{name: "volume in mode csi in error", volumes: []cinder.Volume{stamped("v1", "1", "error", attached)},
-			records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })},
+			records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.CSI = true })},
 			want:    []string{"StuckVolume v1: its volume is error"}},
 		{name: "kept volume of a released PersistentVolume", volumes: []cinder.Volume{stamped("v1", "1", "available", attached)},
-			records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released = true })}},
-		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []objects.Volume{recorded("1", "v1", nil)},
+			records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Released = true })}},
+		{name: "backend that does not answer", err: errors.New("backend gold: down"), records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"BackendUnreadable : backend gold: down; its volumes are not compared"}},
-		{name: "backend that is not in the policy", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Backend = "old" })},
+		{name: "backend that is not in the policy", records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Backend = "old" })},
 			want: []string{"BackendMissing v1: its backend is not in the policy, so its volume cannot be deleted; add the backend back, with suspended: true if it is to take no more volumes"}},
-		{name: "damaged record", records: []objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Damage = errors.New("damaged") })},
+		{name: "damaged record", records: []*objects.Volume{recorded("1", "v1", func(r *objects.Volume) { r.Damage = errors.New("damaged") })},
 			want: []string{"DamagedRecord v1: damaged"}},
 		{name: "Secret that nothing refers to", secrets: []objects.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want: []string{"OrphanSecret s1 removable: its PersistentVolume is gone, and so is the claim"}},
@@ -147,7 +147,7 @@ func TestCompare(t *testing.T) {
 			secrets: []objects.Secret{{Name: "s1", PV: "pvc-1", Cluster: "cluster-1", CreatedAt: now.Add(-time.Hour)}},
 			want:    []string{"BackendUnreadable : down; its volumes are not compared", "OrphanSecret s1: its PersistentVolume is gone, and so is the claim"}},
 		{name: "duplicate that was attached", volumes: []cinder.Volume{stamped("v1", "1", "in-use", attached), stamped("v2", "1", "available", attached)},
-			records: []objects.Volume{recorded("1", "v1", nil)},
+			records: []*objects.Volume{recorded("1", "v1", nil)},
 			want:    []string{"SecondVolume v2: PersistentVolume pvc-1 of the same claim names volume v1 on backend gold"}},
 		{name: "shared Secret that the leader was to remove", secrets: []objects.Secret{shared("old-cephx-1", "old", 2*time.Hour)},
 			want: []string{"OrphanSecret old-cephx-1: its backend is not in the policy, and no PersistentVolume has referred to it for 2h0m0s; the leader's next audit removes it"}},
