@@ -46,16 +46,6 @@ func ParseConnection(document []byte) (Connection, error) {
 	return fromEnvelope(root)
 }
 
-// NewConnection is ParseConnection for an already decoded answer.
-func NewConnection(document map[string]any) (Connection, error) {
-	encoded, err := json.Marshal(document)
-	if err != nil {
-		// The cause is dropped: it may quote a value.
-		return Connection{}, refuse(InvalidConnection, "the connection document holds values that JSON cannot express; pass Cinder's answer unchanged")
-	}
-	return ParseConnection(encoded)
-}
-
 func fromEnvelope(root map[string]any) (Connection, error) {
 	envelope, info := root, root
 	for _, key := range []string{"attachment", "connection_info"} {

@@ -62,30 +62,6 @@ func expectRefusal(t *testing.T, err error, reason mappers.Reason, message strin
 	}
 }
 
-func TestNewConnectionRefusesWhatJSONCannotExpress(t *testing.T) {
-	_, err := mappers.NewConnection(map[string]any{"driver_volume_type": "iscsi", "data": map[string]any{"target_lun": func() {}}})
-	expectRefusal(t, err, mappers.InvalidConnection, "the connection document holds values that JSON cannot express; pass Cinder's answer unchanged")
-}
-
-// TestNewConnectionTakesFloats: clients of Cinder decode numbers as floats.
-func TestNewConnectionTakesFloats(t *testing.T) {
-	connection, err := mappers.NewConnection(map[string]any{"driver_volume_type": "iscsi", "data": map[string]any{
-		"target_portal": "192.0.2.1:3260", "target_iqn": "iqn.2010-10.org.openstack:a", "target_lun": float64(12),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := plainRequest()
-	request.Connection = connection
-	result, err := newRegistry(t).Map(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if result.Source.ISCSI.Lun != 12 {
-		t.Errorf("lun is %d, expected 12", result.Source.ISCSI.Lun)
-	}
-}
-
 func TestProtocolIsInLowerCase(t *testing.T) {
 	connection, err := mappers.ParseConnection([]byte(`{"driver_volume_type": "iSCSI", "data": {"target_lun": 1}}`))
 	if err != nil {

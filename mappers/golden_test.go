@@ -240,7 +240,11 @@ func TestEnvelopesMapAlike(t *testing.T) {
 		{"connection_info": flat},
 		{"attachment": map[string]any{"attach_mode": "null", "connection_info": flat}},
 	} {
-		connection, err := mappers.NewConnection(document)
+		encoded, err := json.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connection, err := mappers.ParseConnection(encoded)
 		if err != nil {
 			t.Fatal(err)
 		}
