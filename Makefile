@@ -98,7 +98,7 @@ test-oldest: ## the tests that depend on the API server, on the oldest minor (or
 # E2E_SHORT= runs them all, kills node plugins more often, and has more pods on
 # real kubelets. Against the simulator, make test and make faults run them all.
 E2E_SHORT ?= -short
-# E2E_SKIP=PATTERN leaves out tests of test/e2e.
+# E2E_SKIP=PATTERN leaves out tests of test/e2e, and E2E_ONLY=PATTERN all others.
 
 # Ceph takes about 30 s and 0.5 GiB of memory; RIG_CEPH=0 skips RBD.
 e2e: export RIG_CEPH ?= 1
@@ -112,8 +112,8 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	test/e2e/rig/rig.sh install
 	test/e2e/rig/rig.sh start
 	set -a; . "$${RIG_STATE:-/tmp/standalone-cinder-e2e}/env"; set +a; \
-	  $(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable' ./test/contract/... && \
-	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') -tags e2e ./test/e2e/...; \
+	  $(if $(E2E_ONLY),,$(GO) test -count=1 -timeout 60m $(E2E_SHORT) -skip '^TestHostileTable' ./test/contract/... &&) \
+	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') $(if $(E2E_ONLY),-run '$(E2E_ONLY)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
 # CONFORMANCE_DRIVER=csi, csi-shared, csi-rbd, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
@@ -136,8 +136,10 @@ browser: ## the status page in a headless Chromium, which is installed with apt 
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; }
 	cd test/browser && $(GO) test -count=1 -timeout 10m ./...
 
-bench: ## throughput and requests per claim against the limit measured in the same run (BENCH='-json FILE -svg FILE' writes them)
-	$(GO) run ./test/bench $(BENCH)
+# How long pods wait is measured on real kubelets with real Cinder.
+bench: ## throughput and requests per claim against the limit measured in the same run (BENCH='-json FILE -svg FILE' writes them; NODES=2 also measures pods on emulated nodes, in a quarter of an hour)
+	$(if $(NODES),E2E_POD_WAITS=$(CURDIR)/bin/pods.json $(MAKE) e2e RIG_CEPH=0 E2E_ONLY='^TestHowLongPodsWait$$')
+	$(GO) run ./test/bench $(if $(NODES),-pods bin/pods.json) $(BENCH)
 
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)

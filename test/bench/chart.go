@@ -19,10 +19,17 @@ type chart struct {
 	panels []panel
 }
 
-// panel is a plot of how many claims were done by when.
+// panel is a plot of how many claims were done by when, or of bars.
 type panel struct {
 	title string
 	lines []line
+	bars  []bar
+}
+
+// bar is a wait with its first part, both in seconds.
+type bar struct {
+	title        string
+	first, whole float64
 }
 
 // line is one way's claims, each with its time; it rises by one at every time.
@@ -45,14 +52,14 @@ func throughputChart(limit, program *way) chart {
 	return chart{
 		title: fmt.Sprintf("%d claims, standalone-cinder next to a bare loop that sends the same requests", len(ours)),
 		panels: []panel{
-			{"claims over time, since the first was created", []line{
+			{title: "claims over time, since the first was created", lines: []line{
 				{"recorded", light, false, since(program, filed, recorded)}, {"Bound", dark, false, since(program, filed, bound)},
 				{"recorded (loop)", midGray, true, since(limit, filed, recorded)}, {"Bound (loop)", darkGray, true, since(limit, filed, bound)},
 			}},
-			{"claims gone over time, since their deletion", []line{
+			{title: "claims gone over time, since their deletion", lines: []line{
 				{"gone", dark, false, since(program, removed, gone)}, {"gone (loop)", darkGray, true, since(limit, removed, gone)},
 			}},
-			{"claims by the time that each took", []line{
+			{title: "claims by the time that each took", lines: []line{
 				{"until Bound", dark, false, took(ours, filed, bound)}, {"until gone", light, false, took(ours, removed, gone)},
 				{"until Bound (loop)", darkGray, true, took(base, filed, bound)}, {"until gone (loop)", midGray, true, took(base, removed, gone)},
 			}},
@@ -96,7 +103,13 @@ type drawnPanel struct {
 	X, Y, Right, Bottom int
 	XTicks, YTicks      []tick
 	Lines               []drawnLine
+	Bars                []drawnBar
 	XLabelY, TitleY     int
+}
+
+type drawnBar struct {
+	Title         string
+	Y, First, End float64
 }
 
 type tick struct {
@@ -120,6 +133,7 @@ var svg = template.Must(template.New("chart").Funcs(template.FuncMap{"text": esc
 {{end}}<path d="M{{.X}} {{.Y}}V{{.Bottom}}H{{.Right}}" fill="none" stroke="black"/>
 {{range .Lines}}<polyline fill="none" stroke="{{.Color}}" stroke-width="2"{{with .Dash}} stroke-dasharray="{{.}}"{{end}} points="{{.Points}}"/>
 <text x="{{.LegendX}}" dx="28" y="{{.LegendY}}" dy="4">{{text .Title}}</text><polyline fill="none" stroke="{{.Color}}" stroke-width="2"{{with .Dash}} stroke-dasharray="{{.}}"{{end}} points="{{.LegendX}},{{.LegendY}} {{.LegendEnd}},{{.LegendY}}"/>
+{{end}}{{range .Bars}}<path d="M{{$p.X}} {{.Y}}H{{.End}}" stroke="#58b0dc" stroke-width="6"/><path d="M{{$p.X}} {{.Y}}H{{.First}}" stroke="#0b5c8a" stroke-width="6"/><text x="{{.End}}" dx="4" y="{{.Y}}" dy="4" font-size="10">{{text .Title}}</text>
 {{end}}</g>
 {{end}}</svg>
 `))
@@ -153,12 +167,23 @@ func (p panel) draw(x int) drawnPanel {
 		}
 		most = max(most, len(l.times))
 	}
+	for _, b := range p.bars {
+		// The bars leave room for their titles.
+		longest = max(longest, time.Duration(1.4*b.whole*float64(time.Second)))
+	}
 	xs, ys := ticks(longest.Seconds()), ticks(float64(most))
 	d := drawnPanel{Title: p.title, X: x, Y: marginTop, Right: x + plotWidth, Bottom: marginTop + plotHeight, XLabelY: marginTop + plotHeight + 15, TitleY: marginTop - 12}
 	atX := func(seconds float64) float64 { return rounded(float64(x) + plotWidth*seconds/xs[len(xs)-1]) }
 	atY := func(claims float64) float64 { return rounded(float64(d.Bottom) - plotHeight*claims/ys[len(ys)-1]) }
 	for _, at := range xs {
 		d.XTicks = append(d.XTicks, tick{atX(at), fmt.Sprintf("%g s", at)})
+	}
+	if len(p.bars) > 0 {
+		ys = nil
+	}
+	for i, b := range p.bars {
+		at := float64(d.Y) + plotHeight*(float64(i)+0.5)/float64(len(p.bars))
+		d.Bars = append(d.Bars, drawnBar{b.title, rounded(at), atX(b.first), atX(b.whole)})
 	}
 	for _, at := range ys {
 		d.YTicks = append(d.YTicks, tick{atY(at), fmt.Sprintf("%g", at)})

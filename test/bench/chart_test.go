@@ -67,7 +67,8 @@ func TestTimesCountFromTheFirstClaimOfTheirRound(t *testing.T) {
 func TestChartIsSVG(t *testing.T) {
 	for _, times := range [][]time.Duration{nil, {time.Second}, {time.Second, 2 * time.Second, 2 * time.Second}} {
 		var b bytes.Buffer
-		c := chart{title: `1 < 2 & "x"`, panels: []panel{{"one", []line{{"a<b", dark, false, times}, {"c", darkGray, true, times}}}, {"two", []line{{"d", dark, false, times}}}}}
+		c := chart{title: `1 < 2 & "x"`, panels: []panel{{title: "one", lines: []line{{"a<b", dark, false, times}, {"c", darkGray, true, times}}}, {title: "two", lines: []line{{"d", dark, false, times}}},
+			podsPanel([]podWait{{Class: "csi-ext4", Bound: 1, Attached: 2, Runs: 15}, {Class: "csi-ext4", Moved: true, Runs: 19}})}}
 		if err := c.write(&b); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +100,7 @@ func TestChartIsSVG(t *testing.T) {
 		if lines != 2*3 {
 			t.Errorf("%d lines, want three and their samples", lines)
 		}
-		for _, want := range []string{c.title, "one", "two", "a<b", "c", "d"} {
+		for _, want := range []string{c.title, "one", "two", "a<b", "c", "d", "csi-ext4", "csi-ext4, moved"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is missing in %q", want, text)
 			}

@@ -44,6 +44,8 @@ type options struct {
 	only        string
 	// claimPolicy means that claims have the provisioner's name when they are created.
 	claimPolicy bool
+	// pods is a file with the waits of pods on real kubelets.
+	pods string
 	// json, svg and record are the files to write; empty means none.
 	json, svg, record string
 }
@@ -82,7 +84,8 @@ func main() {
 	flag.IntVar(&o.attached, "attached", 50, "volumes in mode csi attached at once")
 	flag.DurationVar(&o.exportDelay, "export-delay", time.Second, "time that the simulated Cinder takes to export a volume to a node")
 	flag.BoolVar(&o.claimPolicy, "claim-policy", false, "install the component claim-policy for the throughput")
-	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy, handover or attach")
+	flag.StringVar(&o.only, "only", "", "measure only one thing: throughput, tenancy, handover, attach or pods")
+	flag.StringVar(&o.pods, "pods", "", "`file` that TestHowLongPodsWait of test/e2e wrote, for the figures and the chart")
 	flag.StringVar(&o.json, "json", "", "`file` for all figures and ratios")
 	flag.StringVar(&o.svg, "svg", "", "`file` for a chart of the throughput")
 	flag.StringVar(&o.record, "record", "", "measure nothing, but record metrics of five minutes in a `file`, for the dashboard's picture")
@@ -120,7 +123,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, *harness.Suite, options, *results, io.Writer) error
-	}{{"throughput", throughput}, {"tenancy", tenancy}, {"handover", handOver}, {"attach", attach}} {
+	}{{"throughput", throughput}, {"tenancy", tenancy}, {"handover", handOver}, {"attach", attach}, {"pods", pods}} {
 		if o.only != "" && o.only != part.name {
 			continue
 		}
@@ -130,7 +133,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	if !known {
-		return fmt.Errorf("-only %s: must be throughput, tenancy, handover or attach", o.only)
+		return fmt.Errorf("-only %s: must be throughput, tenancy, handover, attach or pods", o.only)
 	}
 	if o.json == "" {
 		return nil

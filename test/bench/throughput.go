@@ -40,11 +40,19 @@ func throughput(ctx context.Context, suite *harness.Suite, o options, r *results
 	if o.svg == "" {
 		return nil
 	}
+	drawn := throughputChart(limit, program)
+	if o.pods != "" {
+		waits, err := readPods(o.pods)
+		if err != nil {
+			return err
+		}
+		drawn.panels = append(drawn.panels, podsPanel(waits))
+	}
 	file, err := os.Create(o.svg)
 	if err != nil {
 		return err
 	}
-	if err := throughputChart(limit, program).write(file); err != nil {
+	if err := drawn.write(file); err != nil {
 		return err
 	}
 	return file.Close()

@@ -7,7 +7,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +66,7 @@ func TestHowLongPodsWait(t *testing.T) {
 		c.view(ctx, t, name, "csi-ext4", on(node))
 		c.removePod(ctx, t, name)
 	}
+	var waits []map[string]any
 	for _, class := range classes {
 		t.Run(class, func(t *testing.T) {
 			made := c.view(ctx, t, class, class, on("node-1"))
@@ -76,6 +79,7 @@ func TestHowLongPodsWait(t *testing.T) {
 				t.Errorf("the pod wrote %d records, and the next found %d", before.wrote, after.found)
 			}
 			t.Logf("claimed: %s; moved: %s", made, moved)
+			waits = append(waits, made.figures(class, false), moved.figures(class, true))
 			c.removePod(ctx, t, class+"-next")
 		})
 	}
@@ -100,6 +104,10 @@ func TestHowLongPodsWait(t *testing.T) {
 		c.nodes["node-2"].cuts[env.Portals[1]]()
 		t.Log(c.view(ctx, t, "dead-portal", "csi-paths", on("node-2")))
 	})
+	if file := os.Getenv("E2E_POD_WAITS"); file != "" {
+		content, err := json.Marshal(waits)
+		must(t, errors.Join(err, os.WriteFile(file, content, 0o644)))
+	}
 	t.Logf("the plugin's calls:\n%s", c.calls(ctx, t))
 }
 
@@ -127,6 +135,11 @@ func (w wait) String() string {
 		}
 	}
 	return strings.Join(steps, ", ")
+}
+
+// figures are what test/bench reads.
+func (w wait) figures(class string, moved bool) map[string]any {
+	return map[string]any{"class": class, "moved": moved, "bound": w.bound.Seconds(), "attached": w.attached.Seconds(), "runs": w.runs.Seconds()}
 }
 
 // follow waits until the container of a pod runs. Only volumes of mode csi are attached by
