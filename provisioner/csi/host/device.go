@@ -81,11 +81,12 @@ func (h *Host) holders(device string) ([]string, error) {
 	return all, nil
 }
 
-// isLayer reports whether a device is a partition or a logical volume. The node's own
-// rules create them from the content of a raw volume, even if they are unused.
+// isLayer reports whether a device is a partition or a logical volume, which the node's
+// own rules create from the content of a raw volume, even if they are unused; or one that
+// this driver opened, and of which a lost record left no other trace.
 func (h *Host) isLayer(device string) bool {
 	id := h.mapperID(device)
-	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-")
+	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-") || h.isOurs(device)
 }
 
 func (h *Host) mapperName(device string) string {
@@ -132,16 +133,16 @@ func (h *Host) Paths(device string) ([]string, error) {
 	return paths, err
 }
 
-// readByPath reads the beginning of a device. It never reads a map: a map may block a
+// readByPath reads a part of a device. It never reads a map: a map may block a
 // read for as long as no path works, and the blocked process cannot be killed.
-func (h *Host) readByPath(ctx context.Context, device string, length int) ([]byte, error) {
+func (h *Host) readByPath(ctx context.Context, device string, offset int64, length int) ([]byte, error) {
 	paths, err := h.Paths(device)
 	if err != nil {
 		return nil, err
 	}
 	errs := []error{fmt.Errorf("no path of %s can be read", device)}
 	for _, p := range paths {
-		content, err := h.root.ReadDevice(ctx, p, 0, length)
+		content, err := h.root.ReadDevice(ctx, p, offset, length)
 		if err == nil {
 			return content, nil
 		}

@@ -39,6 +39,8 @@ const (
 	WrongFilesystem Reason = "WrongFilesystem"
 	// WrongDisk means that a disk does not identify itself as the volume's.
 	WrongDisk Reason = "WrongDisk"
+	// WrongKey means that a volume's key does not open its disk.
+	WrongKey Reason = "WrongKey"
 	// ForeignPath means that a multipath map has paths that do not belong to the
 	// volume.
 	ForeignPath Reason = "ForeignPath"

@@ -30,6 +30,9 @@ type Content struct {
 	Unfinished string
 	// Empty means that the beginning is all zeros.
 	Empty bool
+	// LUKS is the header of an encrypted device, in which only what is opened from it
+	// has a filesystem.
+	LUKS LUKS
 }
 
 // beginning is how much of a device is read. Every filesystem, partition table and volume
@@ -38,7 +41,7 @@ const beginning = 2 << 20
 
 // Look reads the beginning of the device itself, or of a path if it is a map.
 func (h *Host) Look(ctx context.Context, device string) (Content, error) {
-	content, err := h.readByPath(ctx, device, beginning)
+	content, err := h.readByPath(ctx, device, 0, beginning)
 	if err != nil {
 		return Content{}, err
 	}
@@ -55,7 +58,10 @@ func recognize(content []byte) Content {
 	xfs := bytes.HasPrefix(content, []byte("XFSB"))
 	super := content[1024:2048]
 	ext := binary.LittleEndian.Uint16(super[0x38:]) == 0xef53
+	encrypted := readLUKS(content)
 	switch {
+	case encrypted.Version != 0:
+		found.LUKS = encrypted
 	case xfs && ext:
 		// If there are two signatures, one is a leftover, but it is unknown which.
 		return Content{Filesystem: "ext and xfs"}
@@ -80,7 +86,7 @@ func recognize(content []byte) Content {
 		}
 		found.Bytes = int64(blocks) << (10 + min(binary.LittleEndian.Uint32(super[0x18:]), 6))
 	default:
-		found.Empty = bytes.Count(content, []byte{0}) == len(content)
+		found.Empty = isEmpty(content)
 	}
 	return found
 }
@@ -114,6 +120,8 @@ type Wanted struct {
 // See docs/decisions.md, "What a disk must prove".
 func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	switch {
+	case c.LUKS.Version != 0:
+		return false, Refuse(WrongFilesystem, "the disk of volume %s (%s) is encrypted with LUKS%d, but Cinder says that the volume is not; nothing was changed", w.Volume, device, c.LUKS.Version)
 	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):
 		return false, Refuse(WrongVolume, "the disk of volume %s (%s) holds a filesystem with the UUID %s; a filesystem of this volume has the volume's ID as its UUID. Nothing was changed", w.Volume, device, c.UUID)
 	case c.UUID != "" && c.Filesystem != w.Filesystem:
@@ -128,7 +136,11 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case c.Empty, w.Begun && c.Filesystem == "", c.Unfinished == w.Volume:
 		return true, nil
 	}
-	return false, Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
+	return false, notEmpty(device, w)
+}
+
+func notEmpty(device string, w Wanted) error {
+	return Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
 }
 
 // formatLimit bounds mkfs and growing, which are slow on large disks.

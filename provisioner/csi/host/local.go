@@ -243,6 +243,14 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	command.Err = nil
 	command.Dir = "/"
 	command.Env = []string{"PATH=" + strings.Join(l.tools, ":"), "LC_ALL=C"}
+	if c.Tool == cryptsetup || c.Tool == "dmsetup" {
+		// They would wait for the node's udev by a semaphore, of which a container has its
+		// own, and forever.
+		command.Env = append(command.Env, "DM_DISABLE_UDEV=1")
+	}
+	if c.Input != "" {
+		command.Stdin = strings.NewReader(c.Input)
+	}
 	command.Stdout, command.Stderr = &output, &output
 	command.WaitDelay = time.Second
 	if l.prefix != "" {

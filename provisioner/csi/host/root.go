@@ -90,6 +90,8 @@ type Command struct {
 	Arguments []string
 	// Secret is a last argument that must not appear in errors or logs.
 	Secret string
+	// Input is what the program reads. It must not appear in errors or logs either.
+	Input string
 	// Limit bounds the program's run time; zero means toolLimit, and Unlimited no limit.
 	Limit time.Duration
 }
@@ -109,13 +111,15 @@ func (c Command) String() string {
 	return text
 }
 
-// GoString keeps the secret out of %#v.
+// GoString keeps the secrets out of %#v.
 func (c Command) GoString() string { return c.String() }
 
-// clean removes the secret from a program's output.
+// clean removes the secrets from a program's output.
 func (c Command) clean(output string) string {
-	if c.Secret != "" {
-		output = strings.ReplaceAll(output, c.Secret, "(secret)")
+	for _, secret := range []string{c.Secret, c.Input} {
+		if secret != "" {
+			output = strings.ReplaceAll(output, secret, "(secret)")
+		}
 	}
 	return strings.TrimSpace(output)
 }

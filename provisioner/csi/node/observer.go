@@ -21,6 +21,9 @@ type Step string
 const (
 	// StepAttach lasts from the login until a disk, or a map of several, answers.
 	StepAttach Step = "attach"
+	// StepOpen covers opening an encrypted volume, and making the LUKS header of a new
+	// one.
+	StepOpen Step = "open"
 	// StepFilesystem covers reading the content, and creating or checking a filesystem.
 	StepFilesystem Step = "filesystem"
 	// StepMount covers mounting.

@@ -45,7 +45,7 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 	if err != nil {
 		return err
 	}
-	if !p.block && (len(staged) == 0 || !s.host.Shows(staged[len(staged)-1], r.Device)) {
+	if !p.block && (len(staged) == 0 || !s.host.Shows(staged[len(staged)-1], r.used())) {
 		return refused("volume %s is no longer mounted at %s", p.volume, p.staging)
 	}
 	if p.block {
@@ -63,11 +63,11 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 		return refused("volume %s may be used by one pod at a time, and is published at %s", p.volume, published[0])
 	}
 	readOnly := p.readOnly || r.ReadOnly
-	if p.block && !r.ReadOnly && readOnly != s.host.IsReadOnly(r.Device) {
+	if p.block && !r.ReadOnly && readOnly != s.host.IsReadOnly(r.used()) {
 		if len(published) > 0 {
 			return refused("raw volume %s cannot be read-only for one pod and writable for another", p.volume)
 		}
-		if err := s.host.SetReadOnly(ctx, r.Device, readOnly); err != nil {
+		if err := s.host.SetReadOnly(ctx, r.used(), readOnly); err != nil {
 			return err
 		}
 	}
@@ -98,7 +98,7 @@ func (s *Service) present(ctx context.Context, r *record, p publication, readOnl
 		return false, err
 	}
 	top := mounts[len(mounts)-1]
-	if !s.host.Shows(top, r.Device) {
+	if !s.host.Shows(top, r.used()) {
 		return false, refused("something other than volume %s is mounted at %s", p.volume, p.target)
 	}
 	if !slices.Contains(r.Targets, p.target) {
@@ -116,7 +116,7 @@ func (s *Service) present(ctx context.Context, r *record, p publication, readOnl
 func (s *Service) show(ctx context.Context, r *record, p publication, readOnly bool) error {
 	from, make := r.StagingPath, s.host.MakeDir
 	if p.block {
-		from, make = "/dev/"+r.Device, s.host.MakeFile
+		from, make = "/dev/"+r.used(), s.host.MakeFile
 	}
 	if err := make(p.target); err != nil {
 		return err

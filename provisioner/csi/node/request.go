@@ -81,12 +81,16 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters, Taken: connection.Taken,
+		Encryption: connection.Encryption,
 	}}
 	if connection.Credentials {
 		if w.credentials, err = wire.CredentialsFor(s.name, request.GetSecrets()); err != nil {
 			// They may arrive a moment later.
 			return staging{}, status.Error(codes.Unavailable, err.Error())
 		}
+	}
+	if connection.Encryption != nil && w.credentials.Passphrase == "" {
+		return staging{}, status.Errorf(codes.Unavailable, "volume %s is encrypted, and the volume's Secret has no key of it for node %s; the volume is being attached again, or the program is older than the node plugin", volume, s.name)
 	}
 	return w, nil
 }

@@ -151,11 +151,14 @@ func (s *Service) intact(ctx context.Context, r *record, mounted bool) error {
 		return err
 	}
 	top := mounts[len(mounts)-1]
-	if !s.host.Shows(top, r.Device) {
-		return fmt.Errorf("%s shows device %s instead of %s", r.StagingPath, top.Number, r.Device)
+	if !s.host.Shows(top, r.used()) {
+		return fmt.Errorf("%s shows device %s instead of %s", r.StagingPath, top.Number, r.used())
 	}
 	if top.FilesystemReadOnly && !r.ReadOnly {
 		return errors.New("the kernel made the filesystem read-only, as it does after an error")
+	}
+	if r.Encryption != nil {
+		return nil // isVolumes has seen its header
 	}
 	content, err := s.host.Look(ctx, r.Device)
 	if err != nil {
@@ -199,7 +202,7 @@ func (s *Service) isVolumes(ctx context.Context, r *record) error {
 	if answers == 0 {
 		return fmt.Errorf("no path of the volume answers: %w", silent)
 	}
-	return nil
+	return s.encrypted.isVolumes(ctx, r)
 }
 
 // bring stages a volume that is not on the node at all.
@@ -218,9 +221,15 @@ func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 	}
 	steps.done(StepAttach)
 	s.logger.Info("volume has its disks", "volume", r.Volume, "device", r.Device, "paths", len(r.Disks), "duration", time.Since(started).Round(time.Millisecond).String())
+	if r.Encryption != nil {
+		if err := s.encrypted.open(ctx, r, w, s.isVolumes); err != nil {
+			return err
+		}
+		steps.done(StepOpen)
+	}
 	if r.Filesystem == "" {
 		if r.ReadOnly {
-			err = s.host.SetReadOnly(ctx, r.Device, true)
+			err = s.host.SetReadOnly(ctx, r.used(), true)
 		}
 	} else {
 		err = s.mount(ctx, r, w, steps)
@@ -234,16 +243,16 @@ func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 
 // mount proves that the filesystem is the volume's, or makes one, and mounts it.
 func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer) error {
-	content, err := s.host.Look(ctx, r.Device)
+	content, err := s.encrypted.content(ctx, r)
 	if err != nil {
 		return err
 	}
-	begun, err := s.state.formatBegun(r)
+	begun, err := s.state.formatBegun(r, layerFilesystem)
 	if err != nil {
 		return err
 	}
-	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun, NeverFormat: r.NeverFormat, Options: s.make[r.Filesystem]}
-	format, err := host.Judge(r.Device, content, filesystem)
+	filesystem := host.Wanted{Volume: r.volumeID(), Copied: r.Copied, Filesystem: r.Filesystem, ReadOnly: r.ReadOnly, Begun: begun, NeverFormat: s.encrypted.neverFormat(r), Options: s.make[r.Filesystem]}
+	format, err := host.Judge(r.used(), content, filesystem)
 	if err != nil {
 		return err
 	}
@@ -256,15 +265,15 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	}
 	switch {
 	case format:
-		if err := s.state.beginFormat(r); err != nil {
+		if err := s.state.beginFormat(r, layerFilesystem); err != nil {
 			return err
 		}
-		if err := s.host.Format(ctx, r.Device, content, filesystem); err != nil {
+		if err := s.host.Format(ctx, r.used(), content, filesystem); err != nil {
 			return err
 		}
-		s.logger.Info("volume got a filesystem", "volume", r.Volume, "device", r.Device, "filesystem", r.Filesystem)
+		s.logger.Info("volume got a filesystem", "volume", r.Volume, "device", r.used(), "filesystem", r.Filesystem)
 	case !r.ReadOnly:
-		if err := s.host.Check(ctx, r.Device, r.Filesystem); err != nil {
+		if err := s.host.Check(ctx, r.used(), r.Filesystem); err != nil {
 			return err
 		}
 	}
@@ -275,7 +284,7 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	}
 	steps.done(StepFilesystem)
 	options := host.Options(r.Filesystem, w.mountFlags, r.ReadOnly, w.refusesWrites)
-	if err := s.host.Mount(ctx, r.Device, r.StagingPath, r.Filesystem, options); err != nil {
+	if err := s.host.Mount(ctx, r.used(), r.StagingPath, r.Filesystem, options); err != nil {
 		return err
 	}
 	// What was checked and mounted by its name must still be the volume.
@@ -290,13 +299,16 @@ func (s *Service) mount(ctx context.Context, r *record, w staging, steps *timer)
 	return err
 }
 
-// grow makes the filesystem as large as the volume, which may be a copy of a smaller
-// volume, or may have been extended while it was staged nowhere.
+// grow makes what is opened, and the filesystem, as large as the volume, which may be a
+// copy of a smaller volume, or may have been extended while it was staged nowhere.
 func (s *Service) grow(ctx context.Context, r *record) error {
-	if r.Filesystem == "" || r.ReadOnly {
+	if r.ReadOnly {
 		return nil
 	}
-	return s.host.Grow(ctx, r.Device, r.StagingPath, r.Filesystem)
+	if err := s.encrypted.grow(ctx, r); err != nil || r.Filesystem == "" {
+		return err
+	}
+	return s.host.Grow(ctx, r.used(), r.StagingPath, r.Filesystem)
 }
 
 // published lists the paths at which the volume is published.

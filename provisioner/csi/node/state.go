@@ -57,7 +57,12 @@ type record struct {
 	// map, whose name the kernel may give to another device.
 	Device string `json:"device,omitempty"`
 	Map    string `json:"map,omitempty"`
-	Staged bool   `json:"staged,omitempty"`
+	// Encryption is nil if the volume is not encrypted. Header is the UUID of its LUKS
+	// header, and Opened what was opened from the device.
+	Encryption *wire.Encryption `json:"encryption,omitempty"`
+	Header     string           `json:"header,omitempty"`
+	Opened     string           `json:"opened,omitempty"`
+	Staged     bool             `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
 
@@ -65,7 +70,19 @@ type record struct {
 	unreadable error
 }
 
-const recordVersion = 1
+// A record of an encrypted volume has a version of its own, because plugins that do not
+// know of encryption would take what is open for another volume's.
+const (
+	recordVersion    = 1
+	encryptedVersion = 2
+)
+
+func (r *record) version() int {
+	if r.Encryption != nil {
+		return encryptedVersion
+	}
+	return recordVersion
+}
 
 func (r *record) volumeID() string {
 	handle, err := wire.ParseHandle(r.Volume)
@@ -126,14 +143,14 @@ func (s *state) read(file string) *record {
 		volume, _ := url.PathUnescape(strings.TrimSuffix(path.Base(file), ".json"))
 		return &record{Volume: volume, unreadable: fmt.Errorf("the state file %s cannot be read: %w", file, err)}
 	}
-	if r.Boot == s.boot && r.Version != recordVersion {
-		r.unreadable = fmt.Errorf("the state file %s has version %d, but this plugin knows only %d; upgrade the plugin again, or restart the node", file, r.Version, recordVersion)
+	if r.Boot == s.boot && r.Version != r.version() {
+		r.unreadable = fmt.Errorf("the state file %s has version %d, but this plugin knows only %d; upgrade the plugin again, or restart the node", file, r.Version, r.version())
 	}
 	return &r
 }
 
 func (s *state) save(r *record) error {
-	r.Version, r.Boot = recordVersion, s.boot
+	r.Version, r.Boot = r.version(), s.boot
 	return s.write(s.file(kindVolumes, r.Volume), r)
 }
 
@@ -205,19 +222,28 @@ type formatting struct {
 	Boot     string `json:"boot"`
 	Identity string `json:"identity"`
 	Bytes    int64  `json:"bytes"`
+	Layer    layer  `json:"layer,omitempty"`
 }
 
-func (s *state) mark(r *record) formatting {
-	return formatting{Boot: s.boot, Identity: r.Disks[0].Identity, Bytes: r.Disks[0].Bytes}
+// layer is what is being made: a filesystem, or a LUKS header.
+type layer string
+
+const (
+	layerFilesystem layer = ""
+	layerEncryption layer = "encryption"
+)
+
+func (s *state) mark(r *record, of layer) formatting {
+	return formatting{Boot: s.boot, Identity: r.Disks[0].Identity, Bytes: r.Disks[0].Bytes, Layer: of}
 }
 
-func (s *state) beginFormat(r *record) error {
-	return s.write(s.file(kindFormatting, r.Volume), s.mark(r))
+func (s *state) beginFormat(r *record, of layer) error {
+	return s.write(s.file(kindFormatting, r.Volume), s.mark(r, of))
 }
 
 // formatBegun reports whether formatting of the volume's very disk was begun in this
 // boot.
-func (s *state) formatBegun(r *record) (bool, error) {
+func (s *state) formatBegun(r *record, of layer) (bool, error) {
 	content, err := s.files.ReadFile(s.file(kindFormatting, r.Volume))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -226,7 +252,7 @@ func (s *state) formatBegun(r *record) (bool, error) {
 		return false, err
 	}
 	var begun formatting
-	return json.Unmarshal(content, &begun) == nil && begun == s.mark(r), nil
+	return json.Unmarshal(content, &begun) == nil && begun == s.mark(r, of), nil
 }
 
 func (s *state) endFormat(r *record) error { return s.files.Remove(s.file(kindFormatting, r.Volume)) }

@@ -76,11 +76,13 @@ func (s *Service) recover(ctx context.Context, volume, at string) (*record, erro
 	if err != nil || device == "" {
 		return nil, err
 	}
-	paths, err := s.host.Paths(device)
+	r := &record{Volume: volume, StagingPath: at, Filesystem: mounts[0].Type}
+	r.Device = s.encrypted.trace(r, device)
+	r.Map = s.host.MapID(r.Device)
+	paths, err := s.host.Paths(r.Device)
 	if err != nil {
 		return nil, err
 	}
-	r := &record{Volume: volume, StagingPath: at, Device: device, Map: s.host.MapID(device), Filesystem: mounts[0].Type}
 	for _, name := range slices.Sorted(maps.Keys(s.protocols)) {
 		r.Disks, r.Paths, r.Initiator = nil, nil, ""
 		known, err := s.protocols[name].retrace(ctx, r, paths)
@@ -125,6 +127,9 @@ func (s *Service) takeDown(ctx context.Context, r *record) error {
 		r.Staged = false
 		s.note(r)
 	}
+	if err := s.encrypted.close(ctx, r); err != nil {
+		return err
+	}
 	if err := protocol.detach(ctx, r); err != nil {
 		return err
 	}
@@ -154,7 +159,7 @@ func (s *Service) cutOff(ctx context.Context, r *record) error {
 		return nil
 	}
 	mounts, err := s.host.MountsAt(r.StagingPath)
-	if err != nil || len(mounts) == 0 || !s.host.Shows(mounts[len(mounts)-1], r.Device) {
+	if err != nil || len(mounts) == 0 || !s.host.Shows(mounts[len(mounts)-1], r.used()) {
 		return err
 	}
 	wrong := s.exchanged(ctx, r, protocol)
@@ -201,7 +206,7 @@ func (s *Service) exchanged(ctx context.Context, r *record, protocol protocol) e
 	if err != nil {
 		return nil
 	}
-	if content.UUID != r.volumeID() && !slices.Contains(r.Copied, content.UUID) {
+	if !s.encrypted.shows(r, content) {
 		return host.Refuse(host.WrongVolume, "%s holds %+v", r.Device, content)
 	}
 	return nil

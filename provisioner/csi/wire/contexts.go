@@ -32,6 +32,8 @@ type Connection struct {
 	Bytes int64
 	// Taken means that the volume was taken from another node, which may still write to it.
 	Taken bool
+	// Encryption is nil if the volume is not encrypted. Its key is in the credentials.
+	Encryption *Encryption
 	// Attachment is Cinder's ID of the attachment. A volume that is detached and
 	// attached again has another one.
 	Attachment string
@@ -61,8 +63,12 @@ const (
 	keyBytes       = "bytes"
 	keyTaken       = "taken"
 	keyAttachment  = "attachment"
+	keyEncryption  = "encryption"
 
 	contextVersion = "1"
+	// encryptedVersion keeps plugins that do not know of encryption from a volume: they
+	// would format what is behind it.
+	encryptedVersion = "2"
 )
 
 // PublishContext returns the connection in the form that a VolumeAttachment holds.
@@ -88,6 +94,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	if c.Attachment != "" {
 		context[keyAttachment] = c.Attachment
 	}
+	if c.Encryption != nil {
+		context[keyVersion], context[keyEncryption] = encryptedVersion, c.Encryption.encode()
+	}
 	size := 0
 	for key, value := range context {
 		size += len(key) + len(value)
@@ -100,19 +109,23 @@ func (c Connection) PublishContext() (map[string]string, error) {
 
 // ParsePublishContext reads what PublishContext writes.
 func ParsePublishContext(context map[string]string) (Connection, error) {
-	if version := context[keyVersion]; version != contextVersion {
-		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %q; upgrade the node plugin", version, contextVersion)
+	encryption, encrypted := context[keyEncryption]
+	if version := context[keyVersion]; version != map[bool]string{false: contextVersion, true: encryptedVersion}[encrypted] {
+		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %s and %s; upgrade the node plugin", version, contextVersion, encryptedVersion)
 	}
 	c := Connection{Protocol: context[keyProtocol], Attachment: AttachmentOf(context)}
 	if text := context[keyIdentities]; text != "" {
 		c.Identities = strings.Split(text, ",")
 	}
 	c.Taken = IsTaken(context)
-	var errs [4]error
+	var errs [5]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])
 	c.ReadOnly, errs[2] = strconv.ParseBool(context[keyReadOnly])
 	c.Bytes, errs[3] = strconv.ParseInt(context[keyBytes], 10, 64)
+	if encrypted {
+		c.Encryption, errs[4] = parseEncryption(encryption)
+	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Connection{}, fmt.Errorf("the publish context cannot be read: %w", err)
 	}

@@ -8,12 +8,14 @@ import (
 )
 
 // Credentials are a node's login to a target, or a Ceph user with its key as the
-// password. They print as a placeholder, because a password must not reach a log.
+// password; or what opens an encrypted volume. They print as a placeholder, because a password must not reach a log.
 type Credentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets it has;
 	// empty if the portal requires none.
 	DiscoveryUser, DiscoveryPassword string
+	// Passphrase opens an encrypted volume. Then there may be no user and password.
+	Passphrase string
 }
 
 const redacted = "(credentials)"
@@ -32,10 +34,11 @@ func (Credentials) MarshalJSON() ([]byte, error) { return json.Marshal(redacted)
 
 // credentialsEntry is an entry of a volume's Secret.
 type credentialsEntry struct {
-	User              string `json:"user"`
-	Password          string `json:"password"`
+	User              string `json:"user,omitempty"`
+	Password          string `json:"password,omitempty"`
 	DiscoveryUser     string `json:"discoveryUser,omitempty"`
 	DiscoveryPassword string `json:"discoveryPassword,omitempty"`
+	Passphrase        string `json:"passphrase,omitempty"`
 }
 
 // SecretEntry returns the key and the value under which a volume's Secret holds the
@@ -57,7 +60,7 @@ func CredentialsFor(node string, secret map[string]string) (Credentials, error) 
 	}
 	var entry credentialsEntry
 	// The decoder's error might quote the entry.
-	if json.Unmarshal([]byte(text), &entry) != nil || entry.User == "" || entry.Password == "" {
+	if json.Unmarshal([]byte(text), &entry) != nil || (entry.User == "") != (entry.Password == "") || entry.User == "" && entry.Passphrase == "" {
 		return Credentials{}, errors.New("the node's entry in the volume's Secret cannot be read")
 	}
 	return Credentials(entry), nil

@@ -23,7 +23,7 @@ var initScript []byte
 
 const (
 	suite    = "bookworm"
-	packages = "linux-image-cloud-amd64,open-iscsi,multipath-tools,udev,kmod,iproute2,openssh-server,xfsprogs,e2fsprogs,procps,containerd,runc,crun,containernetworking-plugins"
+	packages = "linux-image-cloud-amd64,open-iscsi,multipath-tools,udev,kmod,iproute2,openssh-server,xfsprogs,e2fsprogs,cryptsetup-bin,procps,containerd,runc,crun,containernetworking-plugins"
 	diskSize = "2500M"
 )
 

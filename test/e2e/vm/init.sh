@@ -28,7 +28,7 @@ for word in $(cat /proc/cmdline); do
     node.initiator=*) echo "InitiatorName=${word#*=}" > /etc/iscsi/initiatorname.iscsi ;;
   esac
 done
-modprobe -a iscsi_tcp dm_multipath ext4 xfs
+modprobe -a iscsi_tcp dm_multipath dm_crypt ext4 xfs
 iscsid
 multipathd
 /usr/sbin/sshd -o GatewayPorts=clientspecified

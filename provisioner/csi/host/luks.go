@@ -1,0 +1,323 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Volumes of Cinder's encrypted types are opened as os-brick opens them
+// (os_brick/encryptors/luks.py): a LUKS header at the beginning of the disk, and the
+// passphrase on the standard input of cryptsetup.
+
+// LUKS is the header of an encrypted device; the zero value means that there is none.
+type LUKS struct {
+	// Version is that of the format: 1 or 2.
+	Version int
+	UUID    string
+	// Payload is where the encrypted data begin.
+	Payload int64
+	// Keyless means that no key opens it, as before luksFormat has ended.
+	Keyless bool
+}
+
+var luksMagic = []byte("LUKS\xba\xbe")
+
+// The parts of the headers (LUKS1 on-disk format 1.2.3; LUKS2 on-disk format 1.1.3).
+const (
+	luksUUID       = 168
+	luksUUIDLength = 40
+	luks1Payload   = 104 // in sectors
+	luks1Slots     = 208
+	luks1Slot      = 48
+	luks1Active    = 0x00ac71f3
+	luks2Size      = 8
+	luks2JSON      = 4096
+)
+
+// readLUKS reads the header of a device's beginning. A damaged one counts as none: then
+// the device holds something unknown.
+func readLUKS(content []byte) LUKS {
+	if !bytes.HasPrefix(content, luksMagic) {
+		return LUKS{}
+	}
+	id, _, _ := bytes.Cut(content[luksUUID:luksUUID+luksUUIDLength], []byte{0})
+	found := LUKS{Version: int(binary.BigEndian.Uint16(content[len(luksMagic):])), UUID: strings.ToLower(string(id)), Keyless: true}
+	switch found.Version {
+	case 1:
+		found.Payload = int64(binary.BigEndian.Uint32(content[luks1Payload:])) * 512
+		for i := range 8 {
+			if binary.BigEndian.Uint32(content[luks1Slots+i*luks1Slot:]) == luks1Active {
+				found.Keyless = false
+			}
+		}
+	case 2:
+		var about struct {
+			Keyslots map[string]struct{} `json:"keyslots"`
+			Segments map[string]struct {
+				Offset string `json:"offset"`
+			} `json:"segments"`
+		}
+		size := binary.BigEndian.Uint64(content[luks2Size:])
+		if size <= luks2JSON || size > uint64(len(content)) {
+			return LUKS{}
+		}
+		text, _, _ := bytes.Cut(content[luks2JSON:size], []byte{0})
+		if json.Unmarshal(text, &about) != nil {
+			return LUKS{}
+		}
+		// Several segments mean that somebody encrypts the device anew.
+		offset, err := strconv.ParseInt(about.Segments["0"].Offset, 10, 64)
+		if err != nil || len(about.Segments) != 1 {
+			return LUKS{}
+		}
+		found.Payload, found.Keyless = offset, len(about.Keyslots) == 0
+	default:
+		return LUKS{}
+	}
+	if found.UUID == "" || found.Payload < luks2JSON || found.Payload > largestHeader {
+		return LUKS{}
+	}
+	return found
+}
+
+// largestHeader is more than any cryptsetup reserves.
+const largestHeader = 1 << 30
+
+// Encryption is how a volume is to be encrypted.
+type Encryption struct {
+	// Version is that of LUKS.
+	Version int
+	// Cipher and KeyBits are cryptsetup's; empty means its default.
+	Cipher  string
+	KeyBits int
+}
+
+// reserved is what cryptsetup keeps for a header: 2 MiB for LUKS1, or more if the device
+// has larger stripes, and 16 MiB for LUKS2.
+const reserved = 16 << 20
+
+// JudgeEncrypted decides what to do with the disk of an encrypted volume, as Judge does:
+// use its LUKS header, or make one.
+func (h *Host) JudgeEncrypted(ctx context.Context, device string, c Content, w Wanted) (format bool, err error) {
+	switch {
+	case c.LUKS.Version != 0 && !c.LUKS.Keyless:
+		return false, nil
+	case c.LUKS.Keyless && c.LUKS.UUID != w.Volume:
+		return false, Refuse(WrongKey, "the LUKS header on the disk of volume %s (%s) has no key; restore the volume. Nothing was changed", w.Volume, device)
+	case c.Filesystem != "":
+		return false, Refuse(WrongFilesystem, "Cinder says that volume %s is encrypted, but its disk %s holds %s without encryption; nothing was changed", w.Volume, device, c.Filesystem)
+	case w.ReadOnly:
+		return false, Refuse(WrongFilesystem, "volume %s holds no LUKS header, and none can be created on it, because it is read-only", w.Volume)
+	case w.NeverFormat:
+		return false, Refuse(WrongFilesystem, "volume %s (or its source) was not created by this driver and disk %s has no LUKS header; such a volume is never formatted, so nothing was changed", w.Volume, device)
+	case !c.Empty && !w.Begun && !c.LUKS.Keyless:
+		return false, notEmpty(device, w)
+	}
+	// Where the data will be, nothing may be either: this is what later shows that
+	// nothing was ever written inside.
+	blank, err := h.blank(ctx, device, beginning, reserved)
+	if err == nil && !blank {
+		err = notEmpty(device, w)
+	}
+	return err == nil, err
+}
+
+// blank reports whether a part of a device holds only zeros.
+func (h *Host) blank(ctx context.Context, device string, offset int64, length int) (bool, error) {
+	content, err := h.readByPath(ctx, device, offset, length)
+	return err == nil && len(content) == length && isEmpty(content), err
+}
+
+// FormatLUKS makes a LUKS header with the volume's ID as its UUID.
+func (h *Host) FormatLUKS(ctx context.Context, device, volume string, e Encryption, passphrase string) error {
+	arguments := []string{"--batch-mode", "luksFormat", "--type", fmt.Sprintf("luks%d", e.Version), "--key-file=-", "--uuid", volume}
+	if e.Cipher != "" {
+		arguments = append(arguments, "--cipher", e.Cipher)
+	}
+	if e.KeyBits != 0 {
+		arguments = append(arguments, "--key-size", strconv.Itoa(e.KeyBits))
+	}
+	if e.Version == 2 {
+		// Its default takes up to a gigabyte of memory, and the passphrase is a random key.
+		arguments = append(arguments, "--pbkdf", "pbkdf2")
+	}
+	if _, err := h.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device), Input: passphrase, Limit: formatLimit}); err != nil {
+		return err
+	}
+	made, err := h.Look(ctx, device)
+	if err == nil && (made.LUKS.Version != e.Version || made.LUKS.UUID != volume || made.LUKS.Keyless) {
+		err = fmt.Errorf("cryptsetup luksFormat succeeded, but %s holds %+v", device, made)
+	}
+	return err
+}
+
+// cryptsetup is the program, and wrongPassphrase its exit code for a wrong passphrase.
+const (
+	cryptsetup      = "cryptsetup"
+	wrongPassphrase = 2
+)
+
+// OpenLUKS opens an encrypted device under a name, and returns the kernel's name of what
+// it shows. The key stays in the kernel's table instead of a keyring, so that the device
+// can be enlarged without it.
+func (h *Host) OpenLUKS(ctx context.Context, device, name, passphrase string, readOnly bool) (string, error) {
+	arguments := []string{"open", "--type", "luks", "--key-file=-", "--disable-keyring"}
+	if readOnly {
+		arguments = append(arguments, "--readonly")
+	}
+	_, err := h.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device, name), Input: passphrase})
+	var tool *ToolError
+	if errors.As(err, &tool) && tool.Code == wrongPassphrase {
+		return "", Refuse(WrongKey, "the volume's key does not open %s; check that the disk is the volume's, and its key at Cinder's key manager (with a fixed key, that of csi.encryption.fixedKeySecret). Nothing was changed", device)
+	}
+	if err != nil {
+		return "", err
+	}
+	opened, err := h.OpenedAs(name)
+	if err == nil && opened == "" {
+		err = fmt.Errorf("cryptsetup open succeeded, but the kernel has no %s", name)
+	}
+	return opened, err
+}
+
+// OpenedAs returns the kernel's name of what OpenLUKS opened under a name; empty if there
+// is none.
+func (h *Host) OpenedAs(name string) (string, error) {
+	devices, err := h.root.ReadDir("/sys/block")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	for _, device := range devices {
+		if strings.HasPrefix(device, "dm-") && h.mapperName(device) == name {
+			if !h.isCrypt(device) {
+				return "", Refuse(InUse, "%s is called %s, but is not encrypted; remove it", device, name)
+			}
+			return device, nil
+		}
+	}
+	return "", nil
+}
+
+// cryptID matches the kernel's ID of what cryptsetup opened.
+var cryptID = regexp.MustCompile(`^CRYPT-LUKS([12])-([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})-`)
+
+func (h *Host) isCrypt(device string) bool { return strings.HasPrefix(h.mapperID(device), "CRYPT-") }
+
+// Opened returns what the kernel says about what OpenLUKS opened: its name, the encrypted
+// device below it, and the header that this had. It returns false for other devices.
+func (h *Host) Opened(device string) (name, below string, header LUKS, ok bool) {
+	id := cryptID.FindStringSubmatch(h.mapperID(device))
+	slaves, err := h.root.ReadDir("/sys/block/" + device + "/slaves")
+	if id == nil || err != nil || len(slaves) != 1 {
+		return "", "", LUKS{}, false
+	}
+	return h.mapperName(device), slaves[0], LUKS{Version: int(id[1][0] - '0'), UUID: strings.Join(id[2:], "-")}, true
+}
+
+// RefuseUnlessOpened refuses what shows anything but an encrypted device with a header,
+// opened under a name. It reads the header of the device itself.
+func (h *Host) RefuseUnlessOpened(ctx context.Context, opened, name, device, header string) error {
+	as, below, of, ok := h.Opened(opened)
+	if !ok || as != name || below != device || of.UUID != header {
+		return Refuse(WrongDisk, "%s should be %s, opened from %s with the header %s, but is %q from %q with %q", opened, name, device, header, as, below, of.UUID)
+	}
+	content, err := h.Look(ctx, device)
+	if err == nil && content.LUKS.UUID != header {
+		err = Refuse(WrongVolume, "%s had the LUKS header %s, but now has %q", device, header, content.LUKS.UUID)
+	}
+	return err
+}
+
+// LookInside is Look for what was opened from an encrypted device. Zeros on the device
+// show that nothing was ever written: they decrypt to noise. It reads the device by a path
+// first, and what was opened only if a path answers; see readByPath.
+func (h *Host) LookInside(ctx context.Context, device, opened string) (Content, error) {
+	outside, err := h.Look(ctx, device)
+	if err != nil {
+		return Content{}, err
+	}
+	if outside.LUKS.Version == 0 {
+		return Content{}, Refuse(WrongVolume, "%s has no LUKS header any more", device)
+	}
+	blank, err := h.blank(ctx, device, outside.LUKS.Payload, beginning)
+	if err != nil || blank {
+		return Content{Empty: blank}, err
+	}
+	return h.Look(ctx, opened)
+}
+
+// GrowLUKS enlarges what was opened from an encrypted device to the device's size.
+func (h *Host) GrowLUKS(ctx context.Context, device, opened string) error {
+	content, err := h.Look(ctx, device)
+	if err != nil {
+		return err
+	}
+	below, err := h.Size(device)
+	if err != nil {
+		return err
+	}
+	size, err := h.Size(opened)
+	// Some headers have larger sectors than the device.
+	const largestSector = 4096
+	if err != nil || size >= (below-content.LUKS.Payload)/largestSector*largestSector {
+		return err
+	}
+	_, err = h.run(ctx, cryptsetup, "resize", h.mapperName(opened))
+	return err
+}
+
+// CloseLUKS closes what was opened under a name, and waits until it is gone. It refuses if
+// that is in use.
+func (h *Host) CloseLUKS(ctx context.Context, name string) error {
+	device, err := h.OpenedAs(name)
+	if err != nil || device == "" {
+		return err
+	}
+	if err := h.refuseUsed(ctx, device); err != nil {
+		return err
+	}
+	h.Unlayer(ctx, device)
+	var last error
+	tried := 0
+	gone, err := until(ctx, patience, func() (bool, error) {
+		device, err := h.OpenedAs(name)
+		if err != nil || device == "" {
+			return err == nil, err
+		}
+		if tried < flushTries {
+			tried++
+			_, last = h.run(ctx, cryptsetup, "close", name)
+		}
+		return false, nil
+	})
+	if err == nil && !gone {
+		err = errors.Join(fmt.Errorf("%s (%s) is still open after %s", name, device, patience), last)
+	}
+	return err
+}
+
+// isOurs reports whether a device is one that OpenLUKS opened for the driver.
+func (h *Host) isOurs(device string) bool {
+	return h.isCrypt(device) && strings.HasPrefix(h.mapperName(device), LUKSPrefix)
+}
+
+// LUKSPrefix begins the names under which the driver opens volumes.
+const LUKSPrefix = "standalone-cinder-"
+
+// OpensLUKS returns an error if the node cannot open encrypted volumes.
+func (h *Host) OpensLUKS() error {
+	return h.Need(cryptsetup, "cryptsetup")
+}
+
+func isEmpty(content []byte) bool {
+	return !slices.ContainsFunc(content, func(b byte) bool { return b != 0 })
+}

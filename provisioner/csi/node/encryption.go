@@ -1,0 +1,143 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+)
+
+// encrypted opens the LUKS layer of encrypted volumes, which lies between the device of a
+// volume's disks and its filesystem. What it opens has a name that is made of the volume's
+// ID, so that it is found even if no record tells of it.
+type encrypted struct {
+	host   *host.SCSI
+	state  *state
+	logger *slog.Logger
+}
+
+// used returns the device that pods use: that of the volume's disks, or what was opened
+// from it.
+func (r *record) used() string {
+	if r.Encryption != nil {
+		return r.Opened
+	}
+	return r.Device
+}
+
+func openedName(r *record) string { return host.LUKSPrefix + r.volumeID() }
+
+// isKnown reports whether the volume's header was made by this driver, for this volume or
+// for one that it is a copy of. Cinder and os-brick give their headers random UUIDs.
+func (r *record) isKnown() bool {
+	return r.Header == r.volumeID() || slices.Contains(r.Copied, r.Header)
+}
+
+// open makes the header of a new volume, and opens the volume. unchanged proves that the
+// device still is the volume's.
+func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged func(context.Context, *record) error) error {
+	content, err := e.host.Look(ctx, r.Device)
+	if err != nil {
+		return err
+	}
+	begun, err := e.state.formatBegun(r, layerEncryption)
+	if err != nil {
+		return err
+	}
+	wanted := host.Wanted{Volume: r.volumeID(), ReadOnly: r.ReadOnly, NeverFormat: r.NeverFormat, Begun: begun}
+	format, err := e.host.JudgeEncrypted(ctx, r.Device, content, wanted)
+	if err != nil {
+		return err
+	}
+	if err := unchanged(ctx, r); err != nil {
+		return err
+	}
+	if format {
+		if err := e.state.beginFormat(r, layerEncryption); err != nil {
+			return err
+		}
+		if err := e.host.FormatLUKS(ctx, r.Device, r.volumeID(), host.Encryption{Version: r.Encryption.LUKS, Cipher: r.Encryption.Cipher, KeyBits: r.Encryption.KeyBits}, w.credentials.Passphrase); err != nil {
+			return err
+		}
+		if content, err = e.host.Look(ctx, r.Device); err != nil {
+			return err
+		}
+		e.logger.Info("volume got a LUKS header", "volume", r.Volume, "device", r.Device, "luks", r.Encryption.LUKS)
+	}
+	if format || begun {
+		if err := e.state.endFormat(r); err != nil {
+			return err
+		}
+	}
+	r.Header = content.LUKS.UUID
+	readOnly := w.refusesWrites || r.ReadOnly && r.Filesystem == ""
+	if r.Opened, err = e.host.OpenLUKS(ctx, r.Device, openedName(r), w.credentials.Passphrase, readOnly); err != nil {
+		return err
+	}
+	if err := e.state.save(r); err != nil {
+		return err
+	}
+	// What was opened by its name must be the volume.
+	return unchanged(ctx, r)
+}
+
+// isVolumes refuses what is not opened from the device of the volume's record.
+func (e encrypted) isVolumes(ctx context.Context, r *record) error {
+	if r.Encryption == nil || r.Opened == "" {
+		return nil
+	}
+	return e.host.RefuseUnlessOpened(ctx, r.Opened, openedName(r), r.Device, r.Header)
+}
+
+// content reads the beginning of what a filesystem is on.
+func (e encrypted) content(ctx context.Context, r *record) (host.Content, error) {
+	if r.Encryption == nil {
+		return e.host.Look(ctx, r.Device)
+	}
+	return e.host.LookInside(ctx, r.Device, r.Opened)
+}
+
+// shows reports whether a volume's device holds what it held when it was mounted. It
+// reads nothing of an encrypted volume but its header, which a path shows.
+func (e encrypted) shows(r *record, outside host.Content) bool {
+	if r.Encryption != nil {
+		return outside.LUKS.UUID == r.Header
+	}
+	return outside.UUID == r.volumeID() || slices.Contains(r.Copied, outside.UUID)
+}
+
+// neverFormat reports whether no filesystem may be made in a volume, however empty it
+// seems. Of the headers that the driver did not make, only those of Ceph's images are
+// certain to be new: Cinder makes them with the image.
+func (e encrypted) neverFormat(r *record) bool {
+	return r.NeverFormat || r.Encryption != nil && !r.isKnown() && r.Protocol != protocolRBD
+}
+
+// grow enlarges what is open to its device.
+func (e encrypted) grow(ctx context.Context, r *record) error {
+	if r.Encryption == nil {
+		return nil
+	}
+	return e.host.GrowLUKS(ctx, r.Device, r.Opened)
+}
+
+// close closes a volume, whether or not its record says that it is open.
+func (e encrypted) close(ctx context.Context, r *record) error {
+	if r.Encryption == nil {
+		return nil
+	}
+	return e.host.CloseLUKS(ctx, openedName(r))
+}
+
+// trace fills in the record of a volume that is mounted from a device, and returns the
+// device of its disks.
+func (e encrypted) trace(r *record, mounted string) string {
+	name, below, header, ok := e.host.Opened(mounted)
+	if !ok || name != openedName(r) {
+		return mounted
+	}
+	r.Encryption, r.Opened, r.Header = &wire.Encryption{LUKS: header.Version}, mounted, header.UUID
+	return below
+}
