@@ -41,6 +41,10 @@ type Volume struct {
 	// Identity and Serial are what its disks say; empty means that the LUN's place
 	// decides, as with tgt.
 	Identity, Serial string
+	// LUKS is nil unless the volume is encrypted, and Torn means that it has a part of a
+	// header.
+	LUKS *LUKS
+	Torn bool
 	// Data is what was written to its filesystem.
 	Data string
 	// NeedsCheck makes e2fsck exit with this code.
@@ -200,6 +204,7 @@ type Node struct {
 	controllers []*controller
 	heads       []*head
 	mappings    []*mapping
+	opened      []*opened
 	mounts      []*mount
 	setro       map[string]bool
 	calls       []string
@@ -268,7 +273,7 @@ func (n *Node) Reboot(boot string) {
 	defer n.mu.Unlock()
 	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
-	n.controllers, n.heads, n.rports, n.Layers = nil, nil, nil, nil
+	n.controllers, n.heads, n.rports, n.Layers, n.opened = nil, nil, nil, nil, nil
 	for _, m := range n.mappings {
 		m.dead = true
 	}
@@ -299,6 +304,7 @@ func (n *Node) Waits() []string {
 
 // use notes that something waits for a device's map, if it does.
 func (n *Node) use(device, by string) {
+	device = n.below(device)
 	for _, m := range n.maps {
 		if m.name == device && n.Queues && !m.failing && n.volumeOf(device) == nil {
 			n.waits = append(n.waits, by+" "+device)
@@ -329,6 +335,9 @@ func (n *Node) Left() []string {
 	}
 	for _, s := range n.sessions {
 		left = append(left, fmt.Sprintf("session %d", s.id))
+	}
+	for _, o := range n.opened {
+		left = append(left, "opened "+o.alias)
 	}
 	for _, l := range n.Layers {
 		left = append(left, "layer "+l.Name)
@@ -541,7 +550,7 @@ func Writes(nodes ...*Node) [][]Write {
 			}
 			seen[m.device] = true
 			w := Write{At: m.at, Of: m.of}
-			if d := n.diskOf(m.device); d != nil && d.session != nil {
+			if d := n.diskOf(n.below(m.device)); d != nil && d.session != nil {
 				w.Target, w.LUN, w.Behind = d.session.target, d.address.LUN, n.live(d)
 			}
 			all[i] = append(all[i], w)
@@ -578,7 +587,7 @@ func (n *Node) Write(at, data string) error {
 		if m.readOnly || m.fsReadOnly {
 			return syscall.EROFS
 		}
-		if of := n.mappingOf(m.device); of != nil && !of.mayWrite() {
+		if of := n.mappingOf(n.below(m.device)); of != nil && !of.mayWrite() {
 			return syscall.EIO
 		}
 		v.Data = data
@@ -926,6 +935,7 @@ func (n *Node) diskOf(device string) *disk {
 }
 
 func (n *Node) volumeOf(device string) *Volume {
+	device = n.below(device)
 	if h := n.headOf(device); h != nil {
 		return n.behind(h)
 	}
@@ -952,7 +962,7 @@ func (n *Node) identityOf(d *disk) string {
 // claimed reports whether something holds a device.
 func (n *Node) claimed(device string) bool {
 	open := slices.ContainsFunc(n.Layers, func(l *Layer) bool { return l.On == device && l.Open })
-	return n.Hidden[device] || open || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
+	return n.Hidden[device] || open || n.isOpened(device) || slices.ContainsFunc(n.mounts, func(m *mount) bool { return m.device == device }) ||
 		slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) })
 }
 
@@ -986,7 +996,7 @@ func (n *Node) Claimed(_ context.Context, device string) (bool, error) {
 	if n.volumeOf(device) == nil && !n.Hidden[device] {
 		return false, syscall.ENXIO
 	}
-	return n.Hidden[device] || n.carries(device) || slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }), nil
+	return n.Hidden[device] || n.carries(device) || n.isOpened(device) || slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }), nil
 }
 
 // Usage reads how full a filesystem is.

@@ -1,6 +1,7 @@
 package csinode
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -61,6 +62,7 @@ func (n *Node) tree() map[string]string {
 			files["/sys/block/"+l.Name+"/dm/uuid"], files["/sys/block/"+l.Name+"/dm/name"] = l.ID+"\n", l.Alias+"\n"
 		}
 	}
+	n.openedTree(files)
 	n.nvmeTree(files)
 	n.fcTree(files)
 	n.rbdTree(files)
@@ -159,9 +161,9 @@ func (n *Node) SCSI(_ context.Context, name string, command []byte, length int) 
 }
 
 // ReadDevice reads content.
-func (n *Node) ReadDevice(_ context.Context, device string, _ int64, length int) ([]byte, error) {
+func (n *Node) ReadDevice(_ context.Context, device string, offset int64, length int) ([]byte, error) {
 	n.mu.Lock()
-	content, err := n.readDevice(device, length)
+	content, err := n.readDevice(device, offset, length)
 	after := n.AfterRead
 	n.mu.Unlock()
 	if after != nil {
@@ -170,7 +172,7 @@ func (n *Node) ReadDevice(_ context.Context, device string, _ int64, length int)
 	return content, err
 }
 
-func (n *Node) readDevice(device string, length int) ([]byte, error) {
+func (n *Node) readDevice(device string, offset int64, length int) ([]byte, error) {
 	if n.crashed {
 		return nil, ErrCrashed
 	}
@@ -178,6 +180,17 @@ func (n *Node) readDevice(device string, length int) ([]byte, error) {
 	v := n.volumeOf(device)
 	if v == nil {
 		return nil, syscall.EIO
+	}
+	o := n.openedOf(device)
+	switch {
+	case o == nil && v.LUKS != nil:
+		return v.outside(offset, length), nil
+	case o != nil && (v.LUKS == nil || v.LUKS.UUID != o.of.UUID || !v.written()):
+		return bytes.Repeat([]byte{0xa5}, length), nil // it decrypts to noise
+	case offset == 0 && v.LUKS == nil && v.Torn:
+		return bytes.Repeat([]byte{0x5a}, length), nil
+	case offset > 0 && !v.Junk:
+		return make([]byte, length), nil
 	}
 	return v.Content(length), nil
 }

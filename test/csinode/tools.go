@@ -47,7 +47,7 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 	}
 	output, code := "", 0
 	run := func() error {
-		output, code = n.tool(c.Tool, arguments)
+		output, code = n.tool(c.Tool, arguments, c.Input)
 		return nil
 	}
 	var err error
@@ -57,6 +57,9 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 	default:
 		before := n.crashed
 		err = n.change(c.String(), run)
+		if n.crashed && !before && !n.applied && c.Tool == "cryptsetup" && slices.Contains(arguments, "luksFormat") {
+			n.breakLUKS(arguments)
+		}
 		// A crash before mkfs ended leaves half of a filesystem.
 		if n.crashed && !before && !n.applied && strings.HasPrefix(c.Tool, "mkfs.") {
 			if v := n.volumeOf(strings.TrimPrefix(arguments[len(arguments)-1], "/dev/")); v != nil {
@@ -79,11 +82,13 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 	return output, nil
 }
 
-func (n *Node) tool(name string, arguments []string) (string, int) {
+func (n *Node) tool(name string, arguments []string, input string) (string, int) {
 	last := strings.TrimPrefix(arguments[len(arguments)-1], "/dev/")
 	switch name {
 	case "iscsiadm":
 		return n.iscsiadm(arguments)
+	case "cryptsetup":
+		return n.cryptsetup(arguments, input)
 	case "multipathd":
 		return n.multipathd(arguments)
 	case "multipath":
@@ -130,6 +135,9 @@ func (n *Node) tool(name string, arguments []string) (string, int) {
 		}
 		return "is not a mounted XFS filesystem", 1
 	case "dmsetup":
+		if output, code := n.closeOpened(last); code == 0 {
+			return output, code
+		}
 		for _, l := range n.Layers {
 			if l.Alias == last && n.free(l) {
 				return "", 0
@@ -144,6 +152,9 @@ func (n *Node) tool(name string, arguments []string) (string, int) {
 }
 
 func (n *Node) size(device string) int64 {
+	if o := n.openedOf(device); o != nil {
+		return o.bytes
+	}
 	for _, m := range n.maps {
 		if m.name == device {
 			return m.bytes
@@ -321,6 +332,9 @@ func (n *Node) multipath(arguments []string, last string) (string, int) {
 		if slices.ContainsFunc(n.mounts, func(mounted *mount) bool { return mounted.device == m.name }) {
 			return "map in use", 1
 		}
+		if n.isOpened(m.name) {
+			return "map in use", 1
+		}
 		for _, l := range slices.Clone(n.Layers) {
 			if l.On == m.name && (!strings.HasPrefix(l.ID, "part") || !n.free(l)) {
 				return "map in use", 1
@@ -368,7 +382,9 @@ func (n *Node) mount(arguments []string) (string, int) {
 	switch {
 	case v == nil || v.Filesystem != kind || v.Unfinished:
 		return "wrong fs type, bad option, bad superblock", 32
-	case slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }):
+	case v.LUKS != nil && n.openedOf(device) == nil:
+		return "unknown filesystem type 'crypto_LUKS'", 32
+	case n.isOpened(device), slices.ContainsFunc(n.maps, func(m *dmap) bool { return slices.Contains(m.paths, device) }):
 		return device + " already mounted or mount point busy", 32
 	case kind == host.XFS && !slices.Contains(split, "nouuid") && slices.ContainsFunc(n.mounts, func(m *mount) bool {
 		other := n.volumeOf(m.device)
@@ -386,7 +402,7 @@ func (n *Node) mkfs(name string, arguments []string, device string) (string, int
 	if v == nil {
 		return "no such device", 1
 	}
-	if v.Filesystem != "" && !v.Unfinished || v.Data != "" {
+	if v.Filesystem != "" && !v.Unfinished || v.Data != "" || v.LUKS != nil && n.openedOf(device) == nil {
 		n.harm = append(n.harm, "a volume with data was formatted")
 	}
 	if name == "mkfs.xfs" && (v.Junk || v.Unfinished) && !slices.Contains(arguments, "-f") {

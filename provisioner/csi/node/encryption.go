@@ -51,6 +51,9 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 	if err != nil {
 		return err
 	}
+	if format && r.ManyWriters {
+		return host.Refuse(host.WrongFilesystem, "volume %s has no LUKS header yet, and none is made while several nodes may have it at once: each would make its own; use it once with ReadWriteOnce", r.Volume)
+	}
 	if err := unchanged(ctx, r); err != nil {
 		return err
 	}

@@ -21,18 +21,20 @@ import (
 )
 
 const (
-	nodeName  = "node-1"
-	stateDir  = "/var/lib/standalone-cinder"
-	user      = "user-1"
-	password  = "swordfish-1"
-	gibibyte  = 1 << 30
-	firstID   = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
-	secondID  = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
-	foreignID = "11111111-2222-3333-4444-555555555555"
-	onePortal = "10.0.0.1:3260"
-	twoPortal = "10.0.0.2:3260"
-	oneNVMe   = "10.0.0.1:4420"
-	twoNVMe   = "10.0.0.2:4420"
+	nodeName = "node-1"
+	stateDir = "/var/lib/standalone-cinder"
+	user     = "user-1"
+	// passphrase opens encrypted volumes.
+	passphrase = "6d7920766f6963652069732061206b6579"
+	password   = "swordfish-1"
+	gibibyte   = 1 << 30
+	firstID    = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
+	secondID   = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
+	foreignID  = "11111111-2222-3333-4444-555555555555"
+	onePortal  = "10.0.0.1:3260"
+	twoPortal  = "10.0.0.2:3260"
+	oneNVMe    = "10.0.0.1:4420"
+	twoNVMe    = "10.0.0.2:4420"
 )
 
 // fixture is a node, its storage and the service.
@@ -195,6 +197,9 @@ type use struct {
 	taken      bool
 	// cephUser and cephKey replace those that the cluster admits.
 	cephUser, cephKey string
+	// encryption is nil unless the volume is encrypted, and passphrase opens it.
+	encryption *wire.Encryption
+	passphrase string
 	// paths replace the portals.
 	paths []wire.Path
 }
@@ -224,7 +229,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open, ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Taken: u.taken}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Taken: u.taken, Encryption: u.encryption}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)
@@ -244,11 +249,14 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 		VolumeId: u.handle(), StagingTargetPath: u.staging(), VolumeCapability: u.capability(), PublishContext: context,
 		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported}.Context(),
 	}
-	if !u.open {
+	if !u.open || u.passphrase != "" {
 		login := wire.Credentials{User: user, Password: u.password}
-		if u.protocol == protocolRBD {
+		if u.open {
+			login = wire.Credentials{}
+		} else if u.protocol == protocolRBD {
 			login = wire.Credentials{User: cmp.Or(u.cephUser, csinode.CephUser), Password: cmp.Or(u.cephKey, csinode.CephKey)}
 		}
+		login.Passphrase = u.passphrase
 		key, value, err := wire.SecretEntry(nodeName, login)
 		if err != nil {
 			t.Fatal(err)
@@ -316,7 +324,7 @@ func (f *fixture) unharmed() {
 	for name, content := range f.node.Files() {
 		everything += name + content
 	}
-	if strings.Contains(everything, "swordfish") || strings.Contains(everything, csinode.CephKey) {
+	if strings.Contains(everything, "swordfish") || strings.Contains(everything, passphrase) || strings.Contains(everything, csinode.CephKey) {
 		f.t.Errorf("the password is in a log, a call or a file:\n%s", everything)
 	}
 }
@@ -327,7 +335,20 @@ func (f *fixture) refuses(err error, code codes.Code, text string) {
 	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {
 		f.t.Errorf("%v; want %s with %q", err, code, text)
 	}
-	if text := fmt.Sprint(err); strings.Contains(text, "swordfish") || strings.Contains(text, csinode.CephKey) {
+	if text := fmt.Sprint(err); strings.Contains(text, "swordfish") || strings.Contains(text, passphrase) || strings.Contains(text, csinode.CephKey) {
 		f.t.Errorf("the password is in the error %v", err)
 	}
+}
+
+// header returns how much of the volume its LUKS header takes.
+func (f *fixture) header() int64 {
+	if of := f.volume().LUKS; of != nil {
+		return of.Payload()
+	}
+	return 0
+}
+
+// encrypt makes the volume one of an encrypted type.
+func encrypt(u *use, luks int) {
+	u.encryption, u.passphrase = &wire.Encryption{LUKS: luks, Cipher: "aes-xts-plain64", KeyBits: 256}, passphrase
 }

@@ -169,8 +169,12 @@ func TestAVolumeGrows(t *testing.T) {
 						t.Errorf("%d, %v", size, err)
 					}
 				}
-				if !u.block && f.volume().FilesystemBytes != 2*gibibyte {
+				inside := int64(2*gibibyte) - f.header()
+				if !u.block && f.volume().FilesystemBytes != inside {
 					t.Errorf("the filesystem has %d bytes", f.volume().FilesystemBytes)
+				}
+				if used := f.node.OpenedBytes(); u.encryption != nil && used != inside {
+					t.Errorf("what is open has %d bytes", used)
 				}
 				f.must(f.stage(u))
 				f.must(f.unstage(u))

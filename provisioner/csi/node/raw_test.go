@@ -164,6 +164,10 @@ func TestAVolumeOfManyWritersOutlivesItsAttachment(t *testing.T) {
 				f, u := newFixture(t), plain()
 				way(&u, f.node)
 				u.mode, u.attachment = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, "attachment-1"
+				if u.encryption != nil {
+					f.refuses(f.stage(u), codes.FailedPrecondition, "several nodes may have it at once")
+					f.volume().LUKS = &csinode.LUKS{Version: 1, UUID: firstID, Passphrase: passphrase}
+				}
 				f.must(f.stage(u))
 				f.must(f.publish(u, 1, false))
 				u.attachment = "attachment-2"

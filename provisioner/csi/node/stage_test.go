@@ -54,6 +54,27 @@ var ways = map[string]func(*use, *csinode.Node){
 		byRBD(u, n)
 		n.NoRBD = true
 	},
+	"luks": func(u *use, _ *csinode.Node) { encrypt(u, 1) },
+	"luks2 with xfs by a multipath": func(u *use, n *csinode.Node) {
+		encrypt(u, 2)
+		u.filesystem, u.portals, n.Multipathd = "xfs", []string{onePortal, twoPortal}, true
+	},
+	"raw luks2": func(u *use, _ *csinode.Node) { encrypt(u, 2); u.block = true },
+	"luks by nvme": func(u *use, n *csinode.Node) {
+		byNVMe(u, n)
+		encrypt(u, 1)
+	},
+	"raw luks by fibre channel": func(u *use, n *csinode.Node) {
+		byFC(u, n)
+		encrypt(u, 1)
+		u.block, n.Multipathd = true, true
+	},
+	// Cinder makes the header of images.
+	"luks by rbd": func(u *use, n *csinode.Node) {
+		byRBD(u, n)
+		encrypt(u, 1)
+		n.Ceph.Images[cephImage].LUKS = &csinode.LUKS{Version: 1, UUID: foreignID, Passphrase: passphrase}
+	},
 	"raw by rbd without a key": func(u *use, n *csinode.Node) {
 		byRBD(u, n)
 		u.block, u.filesystem, u.open, n.Ceph.Open = true, "xfs", true, true
