@@ -34,6 +34,7 @@ var (
 	_ nodeRequests       = loggedIn{}
 	_ changeRequests     = loggedIn{}
 	_ snapshotRequests   = loggedIn{}
+	_ encryptionRequests = loggedIn{}
 )
 
 // clients provides a logged-in client. forget drops one whose credentials were rejected.

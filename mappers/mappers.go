@@ -314,7 +314,7 @@ func (c Connection) qosWarnings() ([]string, error) {
 // error is a *Refusal.
 func CheckVolume(encrypted, multiAttach bool, modes []corev1.PersistentVolumeAccessMode, block bool) error {
 	if encrypted {
-		return refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption")
+		return refuse(EncryptedVolume, "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use mode csi, whose nodes open it, or a volume type without encryption")
 	}
 	if err := CheckAccessModes(modes, block); err != nil {
 		return err

@@ -163,7 +163,7 @@ func soundConnection(t *testing.T, protocol string) (string, mapping.Mapping) {
 // TestRefusalsOfEveryProtocol checks what holds for every protocol.
 func TestRefusalsOfEveryProtocol(t *testing.T) {
 	registry := newRegistry(t)
-	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use a volume type without encryption"
+	const encrypted = "encrypted is true, but a kubelet cannot open the volume's LUKS layer and would format it; use mode csi, whose nodes open it, or a volume type without encryption"
 	const look = "; this backend's driver failed to describe the connection, so check the cinder-volume log"
 	for name, test := range map[string]struct {
 		fields string

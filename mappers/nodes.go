@@ -28,6 +28,8 @@ type NodeConnection struct {
 	ReadOnly bool
 	// Credentials are what the node logs in with; nil if it needs none.
 	Credentials *NodeCredentials
+	// Encryption is nil if the node has nothing to open.
+	Encryption *Encryption
 	// Warnings describe, in sentences, what Cinder offered and the nodes do not use.
 	Warnings []string
 }
@@ -47,12 +49,14 @@ type NodePath struct {
 	LUN int
 }
 
-// NodeCredentials are CHAP credentials, or a Ceph user and its key. Printing them shows
-// nothing.
+// NodeCredentials are CHAP credentials, or a Ceph user and its key, and what opens an
+// encrypted volume. Printing them shows nothing.
 type NodeCredentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are empty if discovery needs none.
 	DiscoveryUser, DiscoveryPassword string
+	// Passphrase is empty unless the node opens the volume.
+	Passphrase string
 }
 
 const hiddenCredentials = "(credentials)"
@@ -71,8 +75,10 @@ func (NodeCredentials) MarshalJSON() ([]byte, error) { return json.Marshal(hidde
 
 // NodeRequest is what is known about a volume and its node besides the connection.
 type NodeRequest struct {
-	// Encrypted is the volume's attribute at Cinder.
-	Encrypted bool
+	// Encrypted is the volume's attribute at Cinder, and Encryption how its nodes open it;
+	// nil if that is not known.
+	Encrypted  bool
+	Encryption *Encryption
 	// Ports are the node's known Fibre Channel ports.
 	Ports []string
 	// CephUser is the operator's Ceph user with its key, which takes precedence over that
@@ -90,12 +96,12 @@ func ForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	if !known {
 		return NodeConnection{}, refuse(UnsupportedProtocol, "the nodes of the CSI driver do not support protocol %s (only %s); use mode native for this backend", c.protocol, strings.Join(NodeProtocols(), ", "))
 	}
-	sealed, err := c.flag("encrypted", false)
+	sealed, err := c.Encrypted()
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	if sealed || r.Encrypted {
-		return NodeConnection{}, refuse(EncryptedVolume, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption")
+	if (sealed || r.Encrypted) && r.Encryption == nil {
+		return NodeConnection{}, refuse(EncryptedVolume, "encrypted is true, but nothing says how nodes open the volume, so they would format it; use a volume type without encryption")
 	}
 	access, err := c.text("access_mode")
 	if err != nil {
@@ -111,6 +117,9 @@ func ForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	limits, err := c.qosWarnings()
 	if err != nil {
 		return NodeConnection{}, err
+	}
+	if (sealed || r.Encrypted) && r.Encryption.LUKS != 0 {
+		found.Encryption = r.Encryption
 	}
 	found.Protocol, found.ReadOnly, found.Warnings = c.protocol, access == "ro" || c.readOnly, append(found.Warnings, limits...)
 	return found, nil

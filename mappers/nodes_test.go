@@ -246,8 +246,8 @@ func TestWhatNodesDoNotAttach(t *testing.T) {
 		encrypted bool
 		want      string
 	}{
-		"encrypted, says the volume":     {flat + `}`, true, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption"},
-		"encrypted, says the connection": {flat + `, "encrypted": true}`, false, "encrypted is true, but the nodes do not open the volume's LUKS layer and would format it; use a volume type without encryption"},
+		"encrypted, says the volume":     {flat + `}`, true, "encrypted is true, but nothing says how nodes open the volume, so they would format it; use a volume type without encryption"},
+		"encrypted, says the connection": {flat + `, "encrypted": true}`, false, "encrypted is true, but nothing says how nodes open the volume, so they would format it; use a volume type without encryption"},
 		"an access mode of its own":      {flat + `, "access_mode": "wo"}`, false, `access_mode is "wo", expected "rw" or "ro"; check the cinder-volume log`},
 		"limits of the wrong type":       {flat + `, "qos_specs": 5}`, false, "qos_specs is 5, expected an object; this backend's driver failed to describe the connection, so check the cinder-volume log"},
 		"another protocol": {`{"driver_volume_type": "storpool", "name": "volumes/volume-1"}`, false,

@@ -17,7 +17,7 @@ const (
 	// the operator has named no driver.
 	MappingRequired Reason = "MappingRequired"
 	// EncryptedVolume means that the consumer must open the volume's LUKS layer, which no
-	// kubelet does.
+	// kubelet does, or in a way that nodes in mode csi do not know.
 	EncryptedVolume Reason = "EncryptedVolume"
 	// InvalidConnection means that the document is malformed, incomplete or
 	// self-contradictory.

@@ -78,6 +78,15 @@ func (b Backend) CephSecret() string {
 	return b.CSI.CephSecret
 }
 
+// FixedKeySecret returns the name of the Secret with the fixed key of the backend's Cinder;
+// empty if there is none.
+func (b Backend) FixedKeySecret() string {
+	if b.CSI == nil || b.CSI.Encryption == nil {
+		return ""
+	}
+	return b.CSI.Encryption.FixedKeySecret
+}
+
 // UnsupportedMode is the reason for denying a claim that requests something that the
 // rule's mode on its backends does not support.
 const UnsupportedMode Reason = "UnsupportedMode"
@@ -232,6 +241,9 @@ func validateCSI(d *document.Document, path string, c *CSI) {
 	}
 	if at := document.Child(path, "cephSecret"); d.Has(at) && len(validation.IsDNS1123Subdomain(c.CephSecret)) > 0 {
 		d.Errorf(at, "%q cannot be the name of a Secret of the program's namespace", c.CephSecret)
+	}
+	if at := document.Child(path, "encryption"); c.Encryption != nil && len(validation.IsDNS1123Subdomain(c.Encryption.FixedKeySecret)) > 0 {
+		d.Errorf(document.Child(at, "fixedKeySecret"), "%q cannot be the name of a Secret of the program's namespace", c.Encryption.FixedKeySecret)
 	}
 }
 

@@ -179,6 +179,16 @@ type CSI struct {
 	// CephSecret is the name of a Secret in the program's namespace with the user and the
 	// key for images of Ceph; empty if Cinder sends the key.
 	CephSecret string `json:"cephSecret,omitempty"`
+	// Encryption says where the keys of encrypted volumes come from; nil means from the key
+	// manager in the service catalog.
+	Encryption *Encryption `json:"encryption,omitempty"`
+}
+
+// Encryption says where the keys of encrypted volumes come from.
+type Encryption struct {
+	// FixedKeySecret is the name of a Secret in the program's namespace with the key of
+	// Cinder's own key manager, which has one for all volumes.
+	FixedKeySecret string `json:"fixedKeySecret,omitempty"`
 }
 
 // Auth says how to log in; exactly one of its fields is set.

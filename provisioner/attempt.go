@@ -453,7 +453,7 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.namespace,
 		AccessModes: a.claim.Spec.AccessModes, Block: objects.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
 		FilesystemUUIDs: a.source.FilesystemUUIDs, NeverFormat: a.source.NeverFormat,
-		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
+		MultiAttach: connected.Volume.MultiAttach,
 	})
 }
 

@@ -40,6 +40,7 @@ type Client struct {
 	attachmentClient
 	snapshotClient
 	projectClient
+	encryptionClient
 }
 
 // The parts of a Client, by the subject of their requests.
@@ -49,11 +50,12 @@ type (
 	attachmentClient struct{ *requests }
 	snapshotClient   struct{ objects[Snapshot] }
 	projectClient    struct{ *requests }
+	encryptionClient struct{ *requests }
 )
 
 func newClient(of *connection, admission turns.Admission) *Client {
 	r := &requests{of, admission}
-	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, projectClient{r}}
+	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, projectClient{r}, encryptionClient{r}}
 }
 
 // requests makes the requests of a client.
@@ -79,7 +81,9 @@ type connection struct {
 	service  *gophercloud.ServiceClient
 	place    Place
 	entry    catalog.Entry
-	wire     *transport
+	// wanted is what the configuration says about endpoints.
+	wanted gophercloud.EndpointOpts
+	wire   *transport
 
 	discovery singleflight.Group
 	mu        sync.Mutex

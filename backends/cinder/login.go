@@ -60,7 +60,7 @@ func Login(ctx context.Context, found auth.Credentials, options Options) (*Clien
 	ctx, cancel := context.WithTimeout(turns.WithCaller(ctx, turns.Caller{}), 2*options.RequestTimeout)
 	defer cancel()
 	wire := newTransport(options, found)
-	client := newClient(&connection{backend: options.Backend, workflow: options.Workflow, wire: wire}, turns.Admission{})
+	client := newClient(&connection{backend: options.Backend, workflow: options.Workflow, wanted: found.Endpoint, wire: wire}, turns.Admission{})
 	var err error
 	if found.Noauth != nil {
 		client.service, err = loginNoauth(ctx, options.Backend, *found.Noauth, wire)

@@ -34,6 +34,8 @@ type exchange struct {
 	// page means that the answer is read as a stream of entries, so a smaller page can be
 	// requested.
 	page bool
+	// elsewhere means that another service than Cinder answers.
+	elsewhere bool
 	// timeout shortens the request's timeout; 0 leaves it.
 	timeout time.Duration
 }
@@ -184,7 +186,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	operation := operationOf(r)
 	t.metrics.request(t.backend, operation, codeLabel(response.StatusCode), time.Since(start))
 	if !strings.HasPrefix(operation, "auth.") {
-		t.clock.Read(response)
+		if !of.elsewhere {
+			t.clock.Read(response)
+		}
 		t.renewals.answered(operation, response)
 	}
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {

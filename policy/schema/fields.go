@@ -74,7 +74,10 @@ func backendFields(protocols mapping.Protocols) map[string]field {
 
 		"CSI.fencing":           {description: "What Cinder's driver for the array does to a node whose attachment is deleted: initiator (it masks volumes by initiator, so the node stays out) or export (the node may get in again when the volume is exported to another node, so the volume stays attached until the node is known to be clean or off). Default: export.", rules: choice(policy.FencingModes()...)},
 		"CSI.cephSecret":        {description: "Secret in the program's namespace with userID and userKey, for RBD volumes. It takes precedence over a connection's key."},
+		"CSI.encryption":        {description: "Where the keys of encrypted volumes come from. Default: the key manager (Barbican) in the service catalog."},
 		"CSI.maxVolumesPerNode": {description: "How many of the backend's volumes a node can have attached. The program attaches no more, and their pods wait; the scheduler does not know the limit. Default: no limit.", rules: object{"minimum": 1, "maximum": policy.MaxVolumesPerNode}},
+
+		"Encryption.fixedKeySecret": {description: "Secret in the program's namespace with fixedKey, the fixed_key of a Cinder that uses its own key manager.", required: true},
 
 		"Zone.name":       {description: "Name of the availability zone in Cinder.", required: true, rules: textRules()},
 		"Zone.nodeLabels": {description: "Labels of the nodes that use the zone's volumes, besides those of the connector's nodeLabels.", required: true, rules: both(labelKeyNames(), object{"minProperties": 1}), entries: labelValueRules()},

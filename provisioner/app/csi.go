@@ -265,7 +265,7 @@ func (t *termBackends) attachRules(name string) attach.Rules {
 	if err != nil {
 		return attach.Rules{}
 	}
-	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator, CephSecret: backend.CephSecret()}
+	return attach.Rules{VolumesPerNode: backend.VolumesPerNode(), FencedByInitiator: backend.Fencing() == policy.FencingInitiator, CephSecret: backend.CephSecret(), FixedKeySecret: backend.FixedKeySecret()}
 }
 
 // onlyDriver keeps of a CSINode only what the driver itself registered.

@@ -284,7 +284,8 @@ func mapForNodes(options MapOptions, document []byte, from mapFrom, mode corev1.
 	var result mappers.Result
 	connection, err := mappers.ParseConnection(document)
 	if err == nil {
-		found, err = mappers.ForNode(connection, mappers.NodeRequest{CephUser: from.cephUser})
+		// The document does not say how the volume is encrypted.
+		found, err = mappers.ForNode(connection, mappers.NodeRequest{CephUser: from.cephUser, Encryption: &mappers.Encryption{LUKS: 1}})
 	}
 	if err == nil {
 		result, err = objects.MapCSI(objects.CSIVolume{
@@ -297,6 +298,9 @@ func mapForNodes(options MapOptions, document []byte, from mapFrom, mode corev1.
 	}
 	mapped = newMapped(result, mode, volumeMode)
 	mapped.Warnings = found.Warnings
+	if found.Encryption != nil {
+		mapped.Warnings = append(mapped.Warnings, "the volume is encrypted: its nodes get its key with its credentials, and open it if its encryption is LUKS")
+	}
 	mapped.Node = &mappedNode{Protocol: found.Protocol, Identities: found.Identities, ReadOnly: found.ReadOnly || result.ReadOnly}
 	for _, path := range found.Paths {
 		mapped.Node.Paths = append(mapped.Node.Paths, mappedPath(path))

@@ -212,7 +212,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	} else if zone := connected.Volume.Zone; len(b.Zones) > 0 && zone != trial.AvailabilityZone {
 		trial.Step = policycli.StepCreate
 		err = fmt.Errorf("volume %s was made in availability zone %q, not in %q; look at allow_availability_zone_fallback in cinder.conf", trial.Volume, zone, trial.AvailabilityZone)
-	} else if err = b.mapConnection(&trial, plan.tenant, uid, connected); err != nil {
+	} else if err = b.mapConnection(bounded, &trial, plan.tenant, uid, connected); err != nil {
 		trial.Step = policycli.StepMap
 	}
 	if err != nil {
@@ -256,13 +256,13 @@ func stepOf(err error) policycli.TrialStep {
 
 // mapConnection maps a connection as for a claim with ReadWriteOnce. The names are as
 // long as those of claims, because Kubernetes limits the length of some of them.
-func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, connected backends.Connected) error {
+func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, tenant, uid string, connected backends.Connected) error {
 	connection, err := mappers.ParseConnection(connected.Document)
 	if err != nil {
 		return err
 	}
 	if trial.Mode == policy.ModeCSI {
-		return b.describeCSI(trial, uid, connection, connected)
+		return b.describeCSI(ctx, trial, uid, connection, connected)
 	}
 	request := objects.MapRequest(connection, objects.PVNameFor(uid), b.config.Connector)
 	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -296,13 +296,17 @@ func (b *trialBench) mapConnection(trial *policycli.Trial, tenant, uid string, c
 
 // describeCSI describes the PersistentVolume of the CSI driver. The connection shows
 // what nodes would get.
-func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection mappers.Connection, connected backends.Connected) error {
+func (b *trialBench) describeCSI(ctx context.Context, trial *policycli.Trial, uid string, connection mappers.Connection, connected backends.Connected) error {
 	if protocol, has := connection.Protocol(), mappers.NodeProtocols(); !slices.Contains(has, protocol) {
 		last := len(has) - 1
 		return fmt.Errorf("backend %s: the CSI driver attaches volumes by %s or %s, and these are reached by %s; use mode native", b.Name, strings.Join(has[:last], ", "), has[last], protocol)
 	}
+	encryption, err := b.encryptionOf(ctx, connection, connected.Volume)
+	if err == nil {
+		_, err = mappers.ForNode(connection, mappers.NodeRequest{Encrypted: connected.Volume.Encrypted, Encryption: encryption, CephUser: placeholderUser(b.CephSecret())})
+	}
 	var refused *mappers.Refusal
-	if _, err := mappers.ForNode(connection, mappers.NodeRequest{Encrypted: connected.Volume.Encrypted, CephUser: placeholderUser(b.CephSecret())}); errors.As(err, &refused) {
+	if errors.As(err, &refused) {
 		return objects.RefusalError(b.Name, refused)
 	} else if err != nil {
 		return err
@@ -310,7 +314,7 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 	result, err := objects.MapCSI(objects.CSIVolume{
 		PVName: objects.PVNameFor(uid), Backend: b.Name, VolumeID: connected.Volume.ID, SecretNamespace: defaultMapNamespace,
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, FSType: trial.FSType,
-		Encrypted: connected.Volume.Encrypted, MultiAttach: connected.Volume.MultiAttach,
+		MultiAttach: connected.Volume.MultiAttach,
 	})
 	switch {
 	case errors.As(err, &refused):
@@ -320,6 +324,27 @@ func (b *trialBench) describeCSI(trial *policycli.Trial, uid string, connection 
 	}
 	trial.Source, trial.Secret = &result.Source, result.Secret.String()
 	return nil
+}
+
+// encryptionOf returns how nodes open a volume; nil if it is not encrypted. It fails if they
+// would not get the key.
+func (b *trialBench) encryptionOf(ctx context.Context, connection mappers.Connection, v cinder.Volume) (*mappers.Encryption, error) {
+	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
+		return nil, err
+	}
+	of, err := b.lifecycle.Encryption(ctx, v.ID)
+	if err != nil {
+		return nil, err
+	}
+	how, err := objects.EncryptionOf(of)
+	switch {
+	case err != nil || how.LUKS == 0:
+	case of.KeyID != objects.FixedKeyID:
+		_, err = b.lifecycle.Key(ctx, of.KeyID)
+	case b.FixedKeySecret() == "":
+		err = fmt.Errorf("backend %s: the volume has the fixed key of Cinder's own key manager, but csi.encryption.fixedKeySecret of the backend names no Secret with it", b.Name)
+	}
+	return how, err
 }
 
 // placeholderUser stands for what the Secret of that name holds, which commands do not

@@ -60,14 +60,15 @@ type CSIVolume struct {
 	// NeverFormat means that the volume must never be formatted: it was imported, or it
 	// is a copy of an imported or native volume. Its data may begin with zeros.
 	NeverFormat bool
-	// Encrypted and MultiAttach are the volume's attributes at Cinder.
-	Encrypted, MultiAttach bool
+	// MultiAttach is the volume's attribute at Cinder.
+	MultiAttach bool
 }
 
 // MapCSI returns a CSI PersistentVolume's description of its volume. The connection is
-// mapped later, when a node gets the volume. The error is a *mappers.Refusal.
+// mapped later, when a node gets the volume, and so is whether nodes can open an encrypted
+// volume. The error is a *mappers.Refusal.
 func MapCSI(v CSIVolume) (mappers.Result, error) {
-	if err := mappers.CheckVolume(v.Encrypted, v.MultiAttach, v.AccessModes, v.Block); err != nil {
+	if err := mappers.CheckVolume(false, v.MultiAttach, v.AccessModes, v.Block); err != nil {
 		return mappers.Result{}, err
 	}
 	if err := mappers.CheckAccessModesForCSI(v.AccessModes); err != nil {

@@ -34,7 +34,6 @@ func TestVolumesThatTheDriverCannotServe(t *testing.T) {
 		"access modes ReadOnlyMany and ReadWriteOnce cannot": {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}, MultiAttach: true},
 		"access mode ReadWriteMany " + remedy:                {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, Block: true},
 		"access mode ReadWriteMany is for volum":             {AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, MultiAttach: true},
-		"encrypted is true, but a kubelet canno":             {Encrypted: true},
 	} {
 		_, err := MapCSI(v)
 		var refused *mappers.Refusal

@@ -76,6 +76,43 @@ func Endpoint(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts) (a
 	return withV3(first.URL), Entry{Region: cmp.Or(first.RegionID, first.Region), Interface: first.Interface}, nil
 }
 
+// KeyManager finds the address of the key manager's v1 API in the catalog that came with a
+// token. It is where Cinder's endpoint is, or where the configuration says.
+func KeyManager(result gophercloud.AuthResult, wanted gophercloud.EndpointOpts, cinder Entry) (string, error) {
+	token, ok := result.(interface {
+		ExtractServiceCatalog() (*tokens.ServiceCatalog, error)
+	})
+	if !ok {
+		return "", errors.New("the answer to the login has no service catalog")
+	}
+	catalog, err := token.ExtractServiceCatalog()
+	if err != nil {
+		return "", errors.New("the token has no service catalog")
+	}
+	region, face := cmp.Or(wanted.Region, cinder.Region), cmp.Or(string(wanted.Availability), cinder.Interface, "public")
+	var addresses []string
+	for _, entry := range catalog.Entries {
+		if entry.Type != keyManager {
+			continue
+		}
+		for _, endpoint := range entry.Endpoints {
+			if auth.IsWebAddress(endpoint.URL) && endpoint.Interface == face && (region == "" || region == endpoint.Region || region == endpoint.RegionID) {
+				addresses = append(addresses, strings.TrimSuffix(strings.TrimRight(endpoint.URL, "/"), "/v1")+"/v1/")
+			}
+		}
+	}
+	switch addresses = distinct(addresses); len(addresses) {
+	case 0:
+		return "", fmt.Errorf("the service catalog has no %s endpoint%s with interface %q, from which the keys of encrypted volumes come; have one made, or use a fixed key (csi.encryption.fixedKeySecret)", keyManager, inRegion(region), face)
+	case 1:
+		return addresses[0], nil
+	}
+	return "", fmt.Errorf("the service catalog has several %s endpoints%s with interface %q; give the backend's region", keyManager, inRegion(region), face)
+}
+
+// keyManager is Barbican's service type.
+const keyManager = "key-manager"
+
 // Fixed returns a configured Block Storage address for a project. Its path contains the
 // project, as in a catalog: Cinder before Xena needs it there.
 func Fixed(address, project string) string {

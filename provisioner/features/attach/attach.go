@@ -45,6 +45,7 @@ type Volumes interface {
 	// Relist a new one.
 	Volumes(ctx context.Context) ([]cinder.Volume, error)
 	Relist(ctx context.Context) ([]cinder.Volume, error)
+	Keys
 }
 
 // Options configure an Engine.
@@ -102,6 +103,9 @@ type Rules struct {
 	// CephSecret is the name of the Secret in the program's namespace that has the user
 	// and the key with which nodes reach its images of Ceph; empty if there is none.
 	CephSecret string
+	// FixedKeySecret is the name of the Secret in the program's namespace with the fixed key
+	// of the backend's Cinder; empty if there is none.
+	FixedKeySecret string
 }
 
 // Engine attaches and detaches volumes for one term.
@@ -209,11 +213,17 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 					return cmp.Or(err, endedBefore(to.Volume, at.node))
 				}
 			}
-			cephSecret := e.Rules(to.Volume.Backend).CephSecret
+			rules := e.Rules(to.Volume.Backend)
+			cephSecret := rules.CephSecret
+			var passphrase string
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
-				secret := operatorsSecret{e.Client, e.Namespace, cephSecret}
-				found, err = secret.forNode(ctx, connection, mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames})
+				request := mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames}
+				fixed := operatorsSecret{e.Client, e.Namespace, rules.FixedKeySecret}
+				request.Encryption, passphrase, err = encryptionOf(ctx, volumes, connection, published.Volume, fixed)
+				if err == nil {
+					found, err = operatorsSecret{e.Client, e.Namespace, cephSecret}.forNode(ctx, connection, request)
+				}
 			}
 			e.Reach.note(to.Volume.Backend, published.Volume, cephSecret, err)
 			if refused := new(mappers.Refusal); errors.As(err, &refused) {
@@ -235,6 +245,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if err != nil {
 				return err
 			}
+			found.Credentials = withPassphrase(found.Credentials, passphrase)
 			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
 		},
 	})
@@ -271,6 +282,9 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	connection := wire.Connection{
 		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
 		Attachment: published.AttachmentID, Taken: taken,
+	}
+	if found.Encryption != nil {
+		connection.Encryption = &wire.Encryption{LUKS: found.Encryption.LUKS, Cipher: found.Encryption.Cipher, KeyBits: found.Encryption.KeyBits}
 	}
 	for _, path := range found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})

@@ -69,6 +69,24 @@ type volumes struct {
 	// recorded says whether the node already has the volume for reading; nil means that
 	// it does not have the volume.
 	recorded *bool
+	// encryption is nil unless the volume is encrypted, and keys are those of the key
+	// manager, by ID, which unkeyed keeps from answering.
+	encryption *cinder.Encryption
+	keys       map[string]string
+	unkeyed    error
+}
+
+func (v *volumes) Encryption(context.Context, string) (cinder.Encryption, error) {
+	v.calls = append(v.calls, "encryption")
+	if v.encryption == nil {
+		return cinder.Encryption{}, v.err
+	}
+	return *v.encryption, v.err
+}
+
+func (v *volumes) Key(_ context.Context, id string) (cinder.Key, error) {
+	v.calls = append(v.calls, "key "+id)
+	return cinder.KeyOf([]byte(v.keys[id])), v.unkeyed
 }
 
 func (v *volumes) Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error) {
@@ -95,7 +113,7 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 			return backends.Published{}, err
 		}
 	}
-	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
+	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created, Encrypted: v.encryption != nil}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
 	if v.recorded != nil {
 		published.ReadOnly = *v.recorded
 	}

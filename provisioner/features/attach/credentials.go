@@ -25,7 +25,8 @@ const (
 	cephKeyKey  = "userKey"
 )
 
-// operatorsSecret is the Secret with the operator's key for a Ceph cluster.
+// operatorsSecret is a Secret with a key of the operator: for a Ceph cluster, or for the
+// volumes of a Cinder.
 type operatorsSecret struct {
 	client          kubernetes.Interface
 	namespace, name string
@@ -42,14 +43,23 @@ func (s operatorsSecret) forNode(ctx context.Context, connection mappers.Connect
 	return mappers.ForNode(connection, request)
 }
 
-// read returns errors that do not repeat what the Secret holds.
-func (s operatorsSecret) read(ctx context.Context) (*mappers.NodeCredentials, error) {
+// get reads the Secret, which a field of the backend names and which has some keys.
+func (s operatorsSecret) get(ctx context.Context, field, keys string) (*corev1.Secret, error) {
 	secret, err := s.client.CoreV1().Secrets(s.namespace).Get(ctx, s.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, damaged("Secret %s/%s does not exist, which csi.cephSecret of the backend names; make it with %s and %s", s.namespace, s.name, cephUserKey, cephKeyKey)
+		return nil, damaged("Secret %s/%s does not exist, which %s of the backend names; make it with %s", s.namespace, s.name, field, keys)
 	case err != nil:
 		return nil, fmt.Errorf("cannot read Secret %s/%s: %w", s.namespace, s.name, err)
+	}
+	return secret, nil
+}
+
+// read returns errors that do not repeat what the Secret holds.
+func (s operatorsSecret) read(ctx context.Context) (*mappers.NodeCredentials, error) {
+	secret, err := s.get(ctx, "csi.cephSecret", cephUserKey+" and "+cephKeyKey)
+	if err != nil {
+		return nil, err
 	}
 	user := &mappers.NodeCredentials{User: string(secret.Data[cephUserKey]), Password: strings.TrimSpace(string(secret.Data[cephKeyKey]))}
 	if err := mappers.CheckCephUser(*user); err != nil {

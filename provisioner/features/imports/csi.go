@@ -120,7 +120,7 @@ func (i *Importer) mapCSI(plan *Plan, v cinder.Volume) (mappers.Result, error) {
 	return objects.MapCSI(objects.CSIVolume{
 		PVName: plan.pvName(), Backend: i.Backend.Name, VolumeID: v.ID, SecretNamespace: i.Namespace,
 		AccessModes: plan.Claim.Spec.AccessModes, Block: objects.IsBlock(plan.Claim), FSType: plan.Decision.Volume.FSType,
-		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, Encrypted: v.Encrypted, MultiAttach: v.MultiAttach,
+		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, MultiAttach: v.MultiAttach,
 	})
 }
 

@@ -41,6 +41,8 @@ type Env struct {
 	// Portals are the addresses (host:port) of the iSCSI target. Volumes of the
 	// type ISCSI are announced at the first, those of ISCSIMultipath at both.
 	Portals []string
+	// FixedKey is that of cinder.conf, in hexadecimal digits.
+	FixedKey string
 	// CephConfig is the path of a ceph.conf for the user "cinder", CephKeyring of
 	// that user's keyring, and CephMonitor the monitor's host:port; empty unless
 	// the rig was started with Ceph.
@@ -84,6 +86,9 @@ type VolumeTypes struct {
 	Shared string
 	// Fail is of a backend on which every new volume ends in "error".
 	Fail string
+	// LUKS is like ISCSI, and LUKS2 like ISCSIMultipath; volumes of them are encrypted
+	// with the rig's FixedKey.
+	LUKS, LUKS2 string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
 	RBD string
 	// RBDKeyring is of the same cluster, and connections to its volumes hold the
@@ -174,6 +179,8 @@ func Load(path string) (Env, error) {
 			UnitsMasked:    get("RIG_TYPE_UNITS_MASKED"),
 			Shared:         get("RIG_TYPE_SHARED"),
 			Fail:           get("RIG_TYPE_FAIL"),
+			LUKS:           get("RIG_TYPE_LUKS"),
+			LUKS2:          get("RIG_TYPE_LUKS2"),
 			RBD:            values["RIG_TYPE_RBD"],
 			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],
 		},
@@ -181,6 +188,7 @@ func Load(path string) (Env, error) {
 		CephKeyring: values["RIG_CEPH_KEYRING"],
 		CephMonitor: values["RIG_CEPH_MONITOR"],
 		Portals:     []string{get("RIG_PORTAL"), get("RIG_PORTAL_SECOND")},
+		FixedKey:    get("RIG_FIXED_KEY"),
 		targetAdmin: get("RIG_TGT_ADMIN"),
 	}
 	if len(missing) > 0 {

@@ -28,7 +28,8 @@ CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
 TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'units': 'available',
          'units-masked': 'available', 'shared': 'available',
-         'other': 'available', 'fail': 'error'}
+         'other': 'available', 'luks': 'available', 'luks2': 'available',
+         'fail': 'error'}
 # Backends that are chosen by availability zone, and have a type of another.
 ZONES = ('zone-b', 'zone-full')
 # The backend and further extra specs of types that are not called after their
@@ -37,7 +38,11 @@ EXTRA_SPECS = {
     'shared': {'volume_backend_name': 'iscsi', 'multiattach': '<is> True'},
     # Like iscsi in all but the name, so that Cinder changes one into the other.
     'other': {'volume_backend_name': 'iscsi'},
+    'luks': {'volume_backend_name': 'iscsi'},
+    'luks2': {'volume_backend_name': 'iscsi-mp'},
 }
+# Types that are called after the provider of their encryption.
+ENCRYPTED = ('luks', 'luks2')
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
@@ -170,9 +175,13 @@ def set_up_storage():
     existing = {kind['name'] for kind in cinder.get('/types')['volume_types']}
     for name in volume_types():
         if name not in existing:
-            cinder.post('/types', {'volume_type': {
+            kind = cinder.post('/types', {'volume_type': {
                 'name': name, 'os-volume-type-access:is_public': True,
-                'extra_specs': extra_specs(name)}})
+                'extra_specs': extra_specs(name)}})['volume_type']
+            if name in ENCRYPTED:
+                cinder.post('/types/%s/encryption' % kind['id'], {'encryption': {
+                    'provider': name, 'cipher': 'aes-xts-plain64',
+                    'key_size': 256, 'control_location': 'front-end'}})
     wait_for_pools(cinder)
 
 
@@ -340,6 +349,9 @@ def write_files():
         'RIG_TYPE_UNITS_MASKED': 'units-masked',
         'RIG_TYPE_SHARED': 'shared',
         'RIG_TYPE_FAIL': 'fail',
+        'RIG_TYPE_LUKS': 'luks',
+        'RIG_TYPE_LUKS2': 'luks2',
+        'RIG_FIXED_KEY': setting('FIXED_KEY'),
         'RIG_PORTAL': '127.0.0.1:' + port,
         'RIG_PORTAL_SECOND': '127.0.0.2:' + port,
         'RIG_TGT_ADMIN': os.path.join(state, 'bin', 'tgt-admin'),
@@ -354,6 +366,7 @@ def write_files():
         'CONTRACT_TYPE_SHARED': 'shared',
         'CONTRACT_TYPE_OTHER': 'other',
         'CONTRACT_TYPE_FAIL': 'fail',
+        'CONTRACT_TYPE_LUKS': 'luks',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,
     })

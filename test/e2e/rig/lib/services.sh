@@ -21,6 +21,7 @@ make_secrets() {
     for name in DATABASE AMQP ADMIN CINDER TEAM_A TEAM_B; do
       printf '%s_PASSWORD=%s\n' "$name" "$(random_word)"
     done >"$STATE/secrets"
+    printf 'FIXED_KEY=%s%s\n' "$(random_word)" "$(random_word)" >>"$STATE/secrets"
   )
 }
 
@@ -31,7 +32,7 @@ render() {
   text=$(<"$RIG/templates/$1")
   for name in STATE DEBUG AMQP_PORT KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT \
     CEPH_PORT CEPH_MSGR2_PORT CEPH_FSID \
-    AMQP_PASSWORD DATABASE_PASSWORD CINDER_PASSWORD RBD_BACKEND; do
+    AMQP_PASSWORD DATABASE_PASSWORD CINDER_PASSWORD FIXED_KEY RBD_BACKEND; do
     text=${text//"@$name@"/"${!name}"}
   done
   printf '%s\n' "$text" >"$2"

@@ -1,0 +1,76 @@
+package attach
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// Keys says how volumes are encrypted, and reads their keys. Only the Secret of a volume
+// gets one, when the volume is attached to a node, and has it until it is detached.
+type Keys interface {
+	Encryption(ctx context.Context, volumeID string) (cinder.Encryption, error)
+	Key(ctx context.Context, id string) (cinder.Key, error)
+}
+
+// fixedKeyKey is the key of the operator's Secret with the fixed key, as in cinder.conf.
+const fixedKeyKey = "fixedKey"
+
+// encryptionOf returns how a node opens a volume, and with what; nil if the volume is not
+// encrypted.
+func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, fixed operatorsSecret) (*mappers.Encryption, string, error) {
+	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
+		return nil, "", err
+	}
+	of, err := keys.Encryption(ctx, v.ID)
+	if err != nil {
+		return nil, "", err
+	}
+	how, err := objects.EncryptionOf(of)
+	if err != nil || how.LUKS == 0 {
+		return how, "", err
+	}
+	var key cinder.Key
+	if of.KeyID == objects.FixedKeyID {
+		key, err = fixed.readKey(ctx)
+	} else {
+		key, err = keys.Key(ctx, of.KeyID)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return how, key.Passphrase(), nil
+}
+
+// withPassphrase adds what opens a volume to a node's credentials.
+func withPassphrase(credentials *mappers.NodeCredentials, passphrase string) *mappers.NodeCredentials {
+	if passphrase == "" {
+		return credentials
+	}
+	var with mappers.NodeCredentials
+	if credentials != nil {
+		with = *credentials
+	}
+	with.Passphrase = passphrase
+	return &with
+}
+
+// readKey reads the fixed key. Its errors do not repeat what the Secret holds.
+func (s operatorsSecret) readKey(ctx context.Context) (cinder.Key, error) {
+	if s.name == "" {
+		return cinder.Key{}, damaged("the volume has the fixed key of Cinder's own key manager; make a Secret in namespace %s with %s, which is fixed_key of cinder.conf, and name it in csi.encryption.fixedKeySecret of the backend", s.namespace, fixedKeyKey)
+	}
+	secret, err := s.get(ctx, "csi.encryption.fixedKeySecret", fixedKeyKey)
+	if err != nil {
+		return cinder.Key{}, err
+	}
+	bytes, err := hex.DecodeString(strings.TrimSpace(string(secret.Data[fixedKeyKey])))
+	if err != nil || len(bytes) == 0 || len(bytes) > cinder.MaxKeySize {
+		return cinder.Key{}, damaged("Secret %s/%s, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its %s is not a key in hexadecimal digits, as fixed_key of cinder.conf is", s.namespace, s.name, fixedKeyKey)
+	}
+	return cinder.KeyOf(bytes), nil
+}

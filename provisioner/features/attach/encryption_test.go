@@ -1,0 +1,129 @@
+package attach
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+const (
+	volumesKey = "0123456789abcdef0123456789abcdef"
+	keyID      = "9c2b1d2e-7a55-4b1c-8f0e-0f6a3c1d2e3f"
+)
+
+func encryption(change func(*cinder.Encryption)) *cinder.Encryption {
+	e := &cinder.Encryption{KeyID: keyID, Provider: "luks", ControlLocation: "front-end", Cipher: "aes-xts-plain64", KeyBits: 256}
+	if change != nil {
+		change(e)
+	}
+	return e
+}
+
+// TestPublishOfAnEncryptedVolume: the key reaches only the volume's Secret.
+func TestPublishOfAnEncryptedVolume(t *testing.T) {
+	passphrase := hex.EncodeToString([]byte(volumesKey))
+	fixedKey := func(value string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "fixed"}, Data: map[string][]byte{"fixedKey": []byte(value)}}
+	}
+	fixed := encryption(func(e *cinder.Encryption) { e.KeyID = objects.FixedKeyID })
+	luks := &wire.Encryption{LUKS: 1, Cipher: "aes-xts-plain64", KeyBits: 256}
+	for name, test := range map[string]struct {
+		encryption *cinder.Encryption
+		document   string
+		rules      Rules
+		secret     *corev1.Secret
+		unkeyed    error
+		want       *wire.Encryption
+		event      bool
+		refused    string
+	}{
+		"with a key of the key manager": {encryption: encryption(nil), want: luks},
+		"with LUKS2 and no CHAP": {encryption: encryption(func(e *cinder.Encryption) { e.Provider, e.Cipher, e.KeyBits = "luks2", "", 0 }), document: plain + "}",
+			want: &wire.Encryption{LUKS: 2}},
+		"of an old type":                     {encryption: encryption(func(e *cinder.Encryption) { e.Provider = "nova.volume.encryptors.luks.LuksEncryptor" }), want: luks},
+		"that the storage encrypts":          {encryption: encryption(func(e *cinder.Encryption) { e.ControlLocation = "back-end" })},
+		"with the fixed key":                 {encryption: fixed, rules: Rules{FixedKeySecret: "fixed"}, secret: fixedKey(passphrase + "\n"), want: luks},
+		"with the fixed key, without a name": {encryption: fixed, refused: "the volume has the fixed key of Cinder's own key manager; make a Secret in namespace standalone-cinder with fixedKey, which is fixed_key of cinder.conf, and name it in csi.encryption.fixedKeySecret of the backend"},
+		"with the fixed key, without a Secret": {encryption: fixed, rules: Rules{FixedKeySecret: "fixed"},
+			refused: "Secret standalone-cinder/fixed does not exist, which csi.encryption.fixedKeySecret of the backend names; make it with fixedKey"},
+		"with a fixed key that is none": {encryption: fixed, rules: Rules{FixedKeySecret: "fixed"}, secret: fixedKey("swordfish"),
+			refused: "Secret standalone-cinder/fixed, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its fixedKey is not a key in hexadecimal digits, as fixed_key of cinder.conf is"},
+		"while the key manager is away": {encryption: encryption(nil), unkeyed: &cinder.Error{Backend: "gold", Operation: "key.get", Kind: cinder.KindUnavailable, Message: "the key manager: no answer in time"},
+			refused: "backend gold: key.get: the key manager: no answer in time"},
+		"without LUKS": {encryption: encryption(func(e *cinder.Encryption) { e.Provider = "plain" }), event: true,
+			refused: `the volume's encryption has the provider "plain", and nodes open luks and luks2; use a volume type with one of these`},
+		"with an option as the cipher": {encryption: encryption(func(e *cinder.Encryption) { e.Cipher = "--key-file=/etc/shadow" }), event: true,
+			refused: `the volume's encryption has the cipher "--key-file=/etc/shadow", which cannot be one; correct its volume type`},
+		"without a key": {encryption: encryption(func(e *cinder.Encryption) { e.KeyID = "" }), event: true,
+			refused: "Cinder says that the volume is encrypted, but names no key for it; look for its encryption_key_id in cinder-volume's log"},
+		"although its type is not": {document: plain + `, "encrypted": true}`, event: true,
+			refused: "Cinder says that the volume is encrypted, but not how; check the encryption of its volume type (openstack volume type show --encryption-type)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			existing := []runtime.Object{testPV(), testSecret()}
+			existing[0].(*corev1.PersistentVolume).Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "1"}
+			if test.secret != nil {
+				existing = append(existing, test.secret)
+			}
+			w := newWorld(t, existing...)
+			w.volumes.document, w.rules = withCHAP, test.rules
+			if test.document != "" {
+				w.volumes.document = test.document
+			}
+			w.volumes.encryption, w.volumes.keys, w.volumes.unkeyed = test.encryption, map[string]string{keyID: volumesKey}, test.unkeyed
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1})
+			shown := fmt.Sprintf("%+v %v", got, err)
+			if context, err := got.PublishContext(); err != nil || strings.Contains(fmt.Sprint(shown, context), passphrase) || strings.Contains(shown, volumesKey) {
+				t.Errorf("the key is shown: %s %v %v", shown, context, err)
+			}
+			if test.refused != "" {
+				var failed *controller.Failure
+				if !errors.As(err, &failed) || failed.Message != test.refused {
+					t.Errorf("got  %v\nwant %s", err, test.refused)
+				}
+				if len(w.events.Events) > 0 != test.event {
+					t.Errorf("%d events", len(w.events.Events))
+				}
+				if entry, found := w.secret(t)[wire.SecretKey("n1")]; found {
+					t.Errorf("the Secret has %q", entry)
+				}
+				return
+			}
+			must(t, err)
+			if (got.Encryption == nil) != (test.want == nil) || got.Encryption != nil && *got.Encryption != *test.want {
+				t.Errorf("encryption %+v, want %+v", got.Encryption, test.want)
+			}
+			credentials, err := wire.CredentialsFor("n1", w.secret(t))
+			if must(t, err); (credentials.Passphrase == passphrase) != (test.want != nil) || (credentials.User == "") != (test.document != "") || !got.Credentials {
+				t.Errorf("the node finds user %q, and the passphrase is right: %t", credentials.User, credentials.Passphrase == passphrase)
+			}
+			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+			if entry, found := w.secret(t)[wire.SecretKey("n1")]; found {
+				t.Errorf("after it is detached, the Secret has %q", entry)
+			}
+		})
+	}
+}
+
+// TestOnlyEncryptedVolumesCostRequestsForTheirKeys.
+func TestOnlyEncryptedVolumesCostRequestsForTheirKeys(t *testing.T) {
+	w := newWorld(t, testPV(), testSecret())
+	w.volumes.document = withCHAP
+	_, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1})
+	must(t, err)
+	if slices.Contains(w.volumes.calls, "encryption") {
+		t.Errorf("calls %q", w.volumes.calls)
+	}
+}

@@ -1,0 +1,22 @@
+package objects
+
+import (
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+)
+
+// FixedKeyID is the ID of every key of Cinder's own key manager
+// (cinder/keymgr/conf_key_mgr.py).
+const FixedKeyID = "00000000-0000-0000-0000-000000000000"
+
+// EncryptionOf returns how nodes open a volume. The error is a *mappers.Refusal.
+func EncryptionOf(of cinder.Encryption) (*mappers.Encryption, error) {
+	return mappers.EncryptionOf(mappers.EncryptionFrom{Provider: of.Provider, ControlLocation: of.ControlLocation, Cipher: of.Cipher, KeyBits: of.KeyBits, KeyID: of.KeyID})
+}
+
+// IsEncrypted reports whether Cinder says that a volume is encrypted. The error is a
+// *mappers.Refusal.
+func IsEncrypted(connection mappers.Connection, v cinder.Volume) (bool, error) {
+	says, err := connection.Encrypted()
+	return says || v.Encrypted, err
+}
