@@ -121,10 +121,10 @@ func (c encryptionClient) Key(ctx context.Context, id string) (Key, error) {
 func ofKeyManager(id string, err error) error {
 	return altered(err, func(e *Error) {
 		e.EffectUnknown = false
-		switch e.Kind {
-		case KindNotFound:
+		switch {
+		case e.Status == http.StatusNotFound:
 			e.Kind, e.Message = KindConfig, fmt.Sprintf("the key manager has no key %s, or does not show it to the backend's account: use the account, or a user of its project with a role such as creator, that made the volume", id)
-		case KindForbidden:
+		case e.Kind == KindForbidden:
 			e.Message = fmt.Sprintf("the key manager does not give key %s to the backend's account; give its user a role such as creator in the project that made the volume", id)
 		default:
 			e.Message = "the key manager: " + e.Message

@@ -263,7 +263,9 @@ func (v *volume) decorate(data map[string]any, admin bool) map[string]any {
 		mode = "ro"
 	}
 	decorated["access_mode"] = mode
-	if decorated["encrypted"] == nil {
+	if isEncrypted(v.kind) {
+		decorated["encrypted"] = true
+	} else if decorated["encrypted"] == nil {
 		decorated["encrypted"] = false
 	}
 	cacheable, _ := decorated["cacheable"].(bool)

@@ -37,6 +37,8 @@ func (s *Simulator) serveCinder(x *exchange, observed string, broken bool) (*rep
 		return &reply{status: http.StatusOK, bare: true, anonymous: true, body: encode(map[string]any{
 			"detailed": false, "reasons": []string{"OK"},
 		})}, ""
+	case strings.HasPrefix(path, keyManagerPath):
+		return s.serveKey(x), ""
 	case path != "/v3" && !strings.HasPrefix(path, "/v3/"):
 		return notRouted(), ""
 	}
@@ -132,6 +134,8 @@ func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) 
 		return c.updateVolume(q, r.ID, now)
 	case "volume.delete":
 		return c.deleteVolume(q, r.ID, now)
+	case "volume.encryption":
+		return c.showEncryption(q, r.ID)
 	case "metadata.list":
 		return c.showMetadata(q, r.ID)
 	case "metadata.update":

@@ -68,6 +68,7 @@ type volume struct {
 	size              int
 	zone              string
 	kind              *drivers.VolumeType
+	keyID             string
 	status            string
 	previousStatus    string
 	attachStatus      string

@@ -130,6 +130,10 @@ func (s *Simulator) describe(x *exchange) (request Request, observed string) {
 	case "/healthcheck":
 		request.Operation = "healthcheck"
 	default:
+		if strings.HasPrefix(path, keyManagerPath) {
+			request.Operation = "key.get"
+			return request, ""
+		}
 		x.resolve()
 		if x.routed {
 			request.Operation = x.route.Operation

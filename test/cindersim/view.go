@@ -91,7 +91,7 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 	out = append(appendLinks(out, q, v.id), ',')
 	out = appendField(out, "user_id", v.user)
 	out = appendField(out, "bootable", "false")
-	out = appendRaw(out, "encrypted", "false")
+	out = appendRaw(out, "encrypted", strconv.FormatBool(isEncrypted(v.kind)))
 	out = appendRaw(out, "replication_status", "null")
 	out = appendRaw(out, "consistencygroup_id", "null")
 	out = appendRaw(out, "multiattach", strconv.FormatBool(v.kind.Multiattach))

@@ -72,6 +72,7 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 	}
 	v.id = c.ids.UUID()
 	q.volumeID = v.id
+	c.newKey(v)
 	c.insert(v)
 	c.place(v, now, q.broken)
 	return c.volumeReply(http.StatusAccepted, q, v, false), nil

@@ -24,7 +24,7 @@ func allCases() []testCase {
 	for _, part := range [][]testCase{
 		discoveryCases(), noauthCases(), keystoneCases(), tenancyCases(), createCases(), invalidCases(), listCases(), pagingCases(),
 		metadataCases(), reserveCases(), connectionCases(), attachCases(), detachCases(), raceCases(), deleteCases(), overrideCases(),
-		attachmentCases(), attachmentTrapCases(), sharedCases(), extendCases(), retypeCases(), snapshotCases(), quotaCases(), lifecycleCases(),
+		attachmentCases(), attachmentTrapCases(), sharedCases(), extendCases(), encryptionCases(), retypeCases(), snapshotCases(), quotaCases(), lifecycleCases(),
 	} {
 		all = append(all, part...)
 	}

@@ -24,6 +24,7 @@
 //	CONTRACT_TYPE_SHARED          a volume type with multiattach
 //	CONTRACT_TYPE_RBD             a volume type on Ceph
 //	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
+//	CONTRACT_TYPE_LUKS            a volume type that nodes encrypt with luks
 //	CONTRACT_WAIT                 how long to wait for a state (60s)
 //
 // Against the same targets, TestAdapter checks the program's own client with

@@ -51,7 +51,7 @@ type Credential struct{ ID, Secret string }
 type Account struct{ User, Password, Project string }
 
 // Types are the names of volume types; a missing type has none.
-type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail string }
+type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail, LUKS string }
 
 // noauth reports whether the target has no Keystone.
 func (target Target) noauth() bool { return target.Keystone == nil }
@@ -159,7 +159,8 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity:       identity,
-		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true}),
+		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
+			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, Lag: lag,
 	})
@@ -171,7 +172,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	}
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
-	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail"}
+	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks"}
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
 	other, admin := account("team-b"), account("admin")
 	return []Target{
@@ -194,7 +195,7 @@ func realTargets(t *testing.T) []Target {
 	t.Helper()
 	types := Types{
 		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Other: os.Getenv("CONTRACT_TYPE_OTHER"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
-		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"),
+		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"), LUKS: os.Getenv("CONTRACT_TYPE_LUKS"),
 	}
 	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))
 	if err != nil {

@@ -3,6 +3,7 @@
 package drivers
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 )
@@ -33,6 +34,8 @@ type VolumeType struct {
 	// RequiresInitiator rejects a connector without an initiator, like all
 	// iSCSI drivers.
 	RequiresInitiator bool
+	// Encryption makes its volumes encrypted.
+	Encryption *Encryption
 	// Connection builds the driver's connection document. Nil means that of
 	// ISCSIConnection("127.0.0.1:3260").
 	Connection ConnectionFunc
@@ -40,6 +43,20 @@ type VolumeType struct {
 	// connector, it ends all connections to it.
 	Disconnect func(volumeID string, connector map[string]any)
 }
+
+// Encryption is that of a volume type.
+type Encryption struct {
+	Provider, Cipher string
+	KeyBits          int
+	// ControlLocation is front-end by default.
+	ControlLocation string
+	// KeyManager gives each volume a key of its own at the key manager of the catalog, in
+	// place of Cinder's fixed key.
+	KeyManager bool
+}
+
+// Location returns who encrypts.
+func (e Encryption) Location() string { return cmp.Or(e.ControlLocation, "front-end") }
 
 // ConnectionRequest is the input of a driver's connection document.
 type ConnectionRequest struct {

@@ -23,6 +23,8 @@ type Identity struct {
 	// ServiceTypes are the types under which Cinder is registered; the default
 	// is volumev3 and block-storage. An empty, non-nil slice leaves Cinder out.
 	ServiceTypes []string
+	// KeyManager puts the key manager into the catalog.
+	KeyManager bool
 	// EndpointURL, if set, replaces the volume endpoint of the catalog. Its
 	// argument is the simulator's own address.
 	EndpointURL func(region, networkInterface, projectID, url string) string

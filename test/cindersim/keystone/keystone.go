@@ -364,6 +364,11 @@ func (k *Service) catalog(p *Project) []map[string]any {
 			return url
 		}))
 	}
+	if k.options.KeyManager {
+		services = append(services, service("barbican", "key-manager", func(string, string) string {
+			return strings.TrimSuffix(k.cinderURL, "/v3") + "/key-manager"
+		}))
+	}
 	return services
 }
 

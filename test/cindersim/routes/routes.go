@@ -166,6 +166,8 @@ func ofNested(key string) string {
 		return "action"
 	case "POST attachments action":
 		return "attachment.action"
+	case "GET volumes encryption":
+		return "volume.encryption"
 	case "GET volumes metadata":
 		return "metadata.list"
 	case "POST volumes metadata":
