@@ -40,11 +40,13 @@ const (
 	nvmeof       = "nvmeof"
 	rbd          = "rbd"
 	nfs          = "nfs"
+	// luks is what encrypted volumes need besides their protocol.
+	luks = "luks"
 )
 
 // protocols are in the order of the report.
 func protocols() []string {
-	return []string{iscsi, multipath, fibreChannel, nvmeof, rbd, nfs}
+	return []string{iscsi, multipath, fibreChannel, nvmeof, rbd, nfs, luks}
 }
 
 // Options are the flags of `node check`.
@@ -96,6 +98,9 @@ func (o *Options) Complete(getenv func(string) string) error {
 		}
 		if p == nfs && o.Mode == csi {
 			problems = append(problems, errors.New("--protocol is nfs, whose volumes mode csi does not have; give --mode native"))
+		}
+		if p == luks && o.Mode == native {
+			problems = append(problems, errors.New("--protocol is luks, and in mode native nobody opens encrypted volumes; give --mode csi"))
 		}
 	}
 	for _, p := range o.Portals {

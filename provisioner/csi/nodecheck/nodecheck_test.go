@@ -51,14 +51,14 @@ func prepared() map[string]string {
 			"0000000000000000: 00000002 00000000 00010000 0001 01 20 @ISCSIADM_ABSTRACT_NAMESPACE\n" +
 			"0000000000000000: 00000002 00000000 00010000 0001 01 21 @/org/kernel/linux/storage/multipathd@@@\n",
 		"/lib/modules/6.1.0-18-amd64/modules.dep":     "kernel/drivers/scsi/iscsi_tcp.ko.xz: kernel/drivers/scsi/libiscsi.ko.xz\nkernel/drivers/nvme/host/nvme-tcp.ko:\nkernel/drivers/block/rbd.ko.zst:\nkernel/fs/nfs/nfs.ko:\n",
-		"/lib/modules/6.1.0-18-amd64/modules.builtin": "kernel/drivers/md/dm-multipath.ko\n",
+		"/lib/modules/6.1.0-18-amd64/modules.builtin": "kernel/drivers/md/dm-multipath.ko\nkernel/drivers/md/dm-crypt.ko\n",
 		"/sys/class/fc_host/host3/port_name":          "0x500A0981892A1B01\n",
 		"/sys/class/fc_host/host3/port_state":         "Online\n",
 		"/sys/class/dmi/id/product_uuid":              "11111111-2222-3333-4444-555555555555\n",
 		"/sys/bus/rbd/devices/none":                   "",
 		"/sys/module/nvme_core/parameters/multipath":  "Y\n",
 	}
-	for _, tool := range append(host.MountTools(), "mkfs.xfs", "iscsiadm", "multipathd", "multipath", "nvme", "lvm", "mount.nfs") {
+	for _, tool := range append(host.MountTools(), "mkfs.xfs", "iscsiadm", "multipathd", "multipath", "nvme", "lvm", "mount.nfs", "cryptsetup") {
 		files["/usr/sbin/"+tool] = "#!"
 	}
 	return files
@@ -117,7 +117,7 @@ func TestAPreparedNodeLacksNothing(t *testing.T) {
 			}
 		}
 		for _, p := range protocols() {
-			if seen[p] != (p != nfs || mode == native) {
+			if seen[p] != (p != nfs && p != luks || p == nfs && mode == native || p == luks && mode == csi) {
 				t.Errorf("mode %s: %s was checked: %t", mode, p, seen[p])
 			}
 		}
@@ -207,11 +207,13 @@ func TestWhatANodeLacksIsNamedWithARemedy(t *testing.T) {
 			want: []string{`error multipath no_path_retry: queue`}},
 		"a second file overrides the first": {protocols: []string{multipath}, files: map[string]string{"/etc/multipath/conf.d/a.conf": "defaults {\n find_multipaths strict\n}\n"},
 			want: []string{`warning multipath find_multipaths: set to strict`}},
-		"the blacklist hides disks":          {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"^sd[a-z]+\"\n}\n"), want: []string{`error multipath blacklist: .*devnode \^sd`}},
-		"the blacklist hides all":            {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n wwid *\n}\n"), want: []string{`error multipath blacklist: .*wwid \*`}},
-		"the blacklist has exceptions":       {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n wwid .*\n}\nblacklist_exceptions {\n wwid \"^36001405\"\n}\n")},
-		"the blacklist names one disk":       {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"^sda$\"\n}\n")},
-		"the blacklist spares some":          {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"!^(sd[a-z]|dasd[a-z])\"\n}\n")},
+		"the blacklist hides disks":    {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"^sd[a-z]+\"\n}\n"), want: []string{`error multipath blacklist: .*devnode \^sd`}},
+		"the blacklist hides all":      {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n wwid *\n}\n"), want: []string{`error multipath blacklist: .*wwid \*`}},
+		"the blacklist has exceptions": {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n wwid .*\n}\nblacklist_exceptions {\n wwid \"^36001405\"\n}\n")},
+		"the blacklist names one disk": {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"^sda$\"\n}\n")},
+		"the blacklist spares some":    {protocols: []string{multipath}, files: config(goodConfig + "blacklist {\n devnode \"!^(sd[a-z]|dasd[a-z])\"\n}\n")},
+		"encrypted volumes cannot be opened": {protocols: []string{iscsi, luks}, mode: csi, files: map[string]string{"/usr/sbin/cryptsetup": gone, "/lib/modules/6.1.0-18-amd64/modules.builtin": "x.ko\n"},
+			want: []string{`error luks cryptsetup: not installed => apt-get install cryptsetup-bin`, `error luks module dm_crypt: `}},
 		"LVM has no filter":                  {protocols: []string{iscsi}, files: lvm("devices {\n}\n"), want: []string{`warning  LVM: scans disks such as /dev/sdzz`}},
 		"LVM's filter lets maps through":     {protocols: []string{iscsi}, files: lvm("global_filter = [ \"r|^/dev/sd|\" ]\n"), want: []string{`warning  LVM: scans disks such as /dev/mapper/`}},
 		"LVM's filter forgets NVMe":          {protocols: []string{nvmeof}, files: lvm("global_filter = [ \"r|^/dev/sd|\", 'r', \"r|mapper|\" ]\n"), want: []string{`warning  LVM: scans`}},
@@ -320,6 +322,7 @@ func TestWrongOptionsAreAllNamed(t *testing.T) {
 		`--mode is "both"`:      func(o *Options) { o.Mode = "both" },
 		`--protocol is "scsi"`:  func(o *Options) { o.Protocols = []string{iscsi, "scsi"} },
 		`--protocol is nfs`:     func(o *Options) { o.Protocols = []string{nfs} },
+		`--protocol is luks`:    func(o *Options) { o.Mode, o.Protocols = native, []string{luks} },
 		`--portal is "a"`:       func(o *Options) { o.Portals = []string{"a"} },
 		`--portal is "a:0"`:     func(o *Options) { o.Portals = []string{"a:0"} },
 		`--portal is ":3260"`:   func(o *Options) { o.Portals = []string{":3260"} },

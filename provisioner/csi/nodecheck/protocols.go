@@ -21,6 +21,7 @@ func (c *checker) setUp() []string {
 		nvmeof:       c.host.Has("nvme") || c.exists("/etc/nvme/hostnqn"),
 		rbd:          host.NewRBD(c.host, nil).Has() == nil,
 		nfs:          c.o.Mode == native && c.host.Has("mount.nfs"),
+		luks:         c.o.Mode == csi && c.host.OpensLUKS() == nil,
 	}
 	return slices.DeleteFunc(protocols(), func(p string) bool { return !has[p] })
 }
@@ -45,6 +46,9 @@ func (c *checker) checkProtocol() {
 	case nfs:
 		c.tool("mount.nfs", Error, "nfs-common", "nfs-utils")
 		c.module("nfs")
+	case luks:
+		c.tool("cryptsetup", Error, "cryptsetup-bin", "cryptsetup")
+		c.module("dm_crypt")
 	}
 }
 
