@@ -13,21 +13,21 @@ type encryptionRequests interface {
 	Key(ctx context.Context, id string) (cinder.Key, error)
 }
 
-// Encryption reads how a volume is encrypted.
-func (l *Lifecycle) Encryption(ctx context.Context, volumeID string) (found cinder.Encryption, err error) {
-	err = read(ctx, l.current().session, func(ctx context.Context, client encryptionRequests) error {
+// Encryption reads how a volume is encrypted, and, if managed says so of that, its key from
+// the key manager of the backend's cloud. The latter bypasses the breaker, because a key
+// manager that does not answer says nothing about Cinder.
+func (l *Lifecycle) Encryption(ctx context.Context, volumeID string, managed func(cinder.Encryption) bool) (found cinder.Encryption, key cinder.Key, err error) {
+	session := l.current().session
+	err = read(ctx, session, func(ctx context.Context, client encryptionRequests) error {
 		found, err = client.Encryption(ctx, volumeID)
 		return err
 	})
-	return found, err
-}
-
-// Key reads a volume's key from the key manager of the backend's cloud. It bypasses the
-// breaker, because a key manager that does not answer says nothing about Cinder.
-func (l *Lifecycle) Key(ctx context.Context, id string) (found cinder.Key, err error) {
-	err = l.current().session.exchange(ctx, turns.Admission{}, func(client Cinder) error {
-		found, err = client.(encryptionRequests).Key(ctx, id)
+	if err != nil || !managed(found) {
+		return found, key, err
+	}
+	err = session.exchange(ctx, turns.Admission{}, func(client Cinder) error {
+		key, err = client.(encryptionRequests).Key(ctx, found.KeyID)
 		return err
 	})
-	return found, err
+	return found, key, err
 }

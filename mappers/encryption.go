@@ -29,11 +29,13 @@ var cipherName = regexp.MustCompile(`^[a-z0-9][a-z0-9_:()-]{0,63}$`)
 
 const maxKeyBits = 4096
 
-// luksProviders has the version of LUKS by what Cinder calls an encryption, now and in
-// earlier releases (LEGACY_PROVIDER_CLASS_TO_FORMAT_MAP of os_brick/encryptors).
-var luksProviders = map[string]int{
-	"luks": 1, "LuksEncryptor": 1, "nova.volume.encryptors.luks.LuksEncryptor": 1, "os_brick.encryptors.luks.LuksEncryptor": 1,
-	"luks2": 2,
+// versionOf returns the version of LUKS by what Cinder calls an encryption. Earlier releases
+// name a class, such as nova.volume.encryptors.luks with an encryptor of LUKS in it
+// (LEGACY_PROVIDER_CLASS_TO_FORMAT_MAP of os_brick/encryptors).
+func versionOf(provider string) (luks int, known bool) {
+	name := strings.ToLower(provider[strings.LastIndex(provider, ".")+1:])
+	luks, known = map[string]int{"luks": 1, "luks2": 2}[strings.TrimSuffix(name, "encryptor")]
+	return luks, known
 }
 
 // EncryptionOf reads how a node opens an encrypted volume. The error is a *Refusal.
@@ -41,7 +43,7 @@ func EncryptionOf(from EncryptionFrom) (*Encryption, error) {
 	if from.ControlLocation != "" && !strings.EqualFold(from.ControlLocation, "front-end") {
 		return &Encryption{}, nil
 	}
-	luks, known := luksProviders[from.Provider]
+	luks, known := versionOf(from.Provider)
 	switch {
 	case from.Provider == "":
 		return nil, refuse(EncryptedVolume, "Cinder says that the volume is encrypted, but not how; check the encryption of its volume type (openstack volume type show --encryption-type)")

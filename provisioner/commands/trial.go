@@ -332,16 +332,12 @@ func (b *trialBench) encryptionOf(ctx context.Context, connection mappers.Connec
 	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
 		return nil, err
 	}
-	of, err := b.lifecycle.Encryption(ctx, v.ID)
+	of, _, err := b.lifecycle.Encryption(ctx, v.ID, objects.HasManagedKey)
 	if err != nil {
 		return nil, err
 	}
 	how, err := objects.EncryptionOf(of)
-	switch {
-	case err != nil || how.LUKS == 0:
-	case of.KeyID != objects.FixedKeyID:
-		_, err = b.lifecycle.Key(ctx, of.KeyID)
-	case b.FixedKeySecret() == "":
+	if err == nil && how.LUKS != 0 && of.KeyID == objects.FixedKeyID && b.FixedKeySecret() == "" {
 		err = fmt.Errorf("backend %s: the volume has the fixed key of Cinder's own key manager, but csi.encryption.fixedKeySecret of the backend names no Secret with it", b.Name)
 	}
 	return how, err

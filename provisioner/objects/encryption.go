@@ -14,6 +14,12 @@ func EncryptionOf(of cinder.Encryption) (*mappers.Encryption, error) {
 	return mappers.EncryptionOf(mappers.EncryptionFrom{Provider: of.Provider, ControlLocation: of.ControlLocation, Cipher: of.Cipher, KeyBits: of.KeyBits, KeyID: of.KeyID})
 }
 
+// HasManagedKey reports whether nodes open a volume with a key of the key manager.
+func HasManagedKey(of cinder.Encryption) bool {
+	how, err := EncryptionOf(of)
+	return err == nil && how.LUKS != 0 && of.KeyID != FixedKeyID
+}
+
 // IsEncrypted reports whether Cinder says that a volume is encrypted. The error is a
 // *mappers.Refusal.
 func IsEncrypted(connection mappers.Connection, v cinder.Volume) (bool, error) {

@@ -158,8 +158,8 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 		{Name: "contract", Secret: "contract-secret", User: "team-a", Project: "team-a"},
 	}
 	simulator, err := cindersim.New(cindersim.Options{
-		Identity:       identity,
-		Types:          append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
+		Identity: identity,
+		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
 			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, Lag: lag,

@@ -215,7 +215,7 @@ def execute(*command, process_input=None, check_exit_code=True, **kwargs):
     print(json.dumps({'command': command, 'input': process_input or ''}), flush=True)
     code, output = json.loads(sys.stdin.readline())
     if check_exit_code is True and code or isinstance(check_exit_code, list) and code not in check_exit_code:
-        raise processutils.ProcessExecutionError(exit_code=code, stdout=output, cmd=command)
+        raise processutils.ProcessExecutionError(exit_code=code, stdout=output, stderr='', cmd=' '.join(command))
     return output, ''
 
 class Keys:

@@ -86,7 +86,7 @@ func (h *Host) holders(device string) ([]string, error) {
 // this driver opened, and of which a lost record left no other trace.
 func (h *Host) isLayer(device string) bool {
 	id := h.mapperID(device)
-	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-") || h.isOurs(device)
+	return strings.HasPrefix(id, "part") || strings.HasPrefix(id, "LVM-") || strings.HasPrefix(id, cryptPrefix) && strings.HasPrefix(h.mapperName(device), LUKSPrefix)
 }
 
 func (h *Host) mapperName(device string) string {

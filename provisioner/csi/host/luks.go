@@ -18,6 +18,12 @@ import (
 // (os_brick/encryptors/luks.py): a LUKS header at the beginning of the disk, and the
 // passphrase on the standard input of cryptsetup.
 
+// Crypt is a node's encrypted devices, and what is open of them.
+type Crypt struct{ host *Host }
+
+// NewCrypt returns the encrypted devices of a node.
+func NewCrypt(h *Host) *Crypt { return &Crypt{h} }
+
 // LUKS is the header of an encrypted device; the zero value means that there is none.
 type LUKS struct {
 	// Version is that of the format: 1 or 2.
@@ -105,26 +111,26 @@ type Encryption struct {
 // has larger stripes, and 16 MiB for LUKS2.
 const reserved = 16 << 20
 
-// JudgeEncrypted decides what to do with the disk of an encrypted volume, as Judge does:
+// Judge decides what to do with the disk of an encrypted volume, as Judge does:
 // use its LUKS header, or make one.
-func (h *Host) JudgeEncrypted(ctx context.Context, device string, c Content, w Wanted) (format bool, err error) {
+func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wanted) (format bool, err error) {
 	switch {
-	case c.LUKS.Version != 0 && !c.LUKS.Keyless:
+	case found.LUKS.Version != 0 && !found.LUKS.Keyless:
 		return false, nil
-	case c.LUKS.Keyless && c.LUKS.UUID != w.Volume:
+	case found.LUKS.Keyless && found.LUKS.UUID != w.Volume:
 		return false, Refuse(WrongKey, "the LUKS header on the disk of volume %s (%s) has no key; restore the volume. Nothing was changed", w.Volume, device)
-	case c.Filesystem != "":
-		return false, Refuse(WrongFilesystem, "Cinder says that volume %s is encrypted, but its disk %s holds %s without encryption; nothing was changed", w.Volume, device, c.Filesystem)
+	case found.Filesystem != "":
+		return false, Refuse(WrongFilesystem, "Cinder says that volume %s is encrypted, but its disk %s holds %s without encryption; nothing was changed", w.Volume, device, found.Filesystem)
 	case w.ReadOnly:
 		return false, Refuse(WrongFilesystem, "volume %s holds no LUKS header, and none can be created on it, because it is read-only", w.Volume)
 	case w.NeverFormat:
 		return false, Refuse(WrongFilesystem, "volume %s (or its source) was not created by this driver and disk %s has no LUKS header; such a volume is never formatted, so nothing was changed", w.Volume, device)
-	case !c.Empty && !w.Begun && !c.LUKS.Keyless:
+	case !found.Empty && !w.Begun && !found.LUKS.Keyless:
 		return false, notEmpty(device, w)
 	}
 	// Where the data will be, nothing may be either: this is what later shows that
 	// nothing was ever written inside.
-	blank, err := h.blank(ctx, device, beginning, reserved)
+	blank, err := c.blank(ctx, device, beginning, reserved)
 	if err == nil && !blank {
 		err = notEmpty(device, w)
 	}
@@ -132,13 +138,13 @@ func (h *Host) JudgeEncrypted(ctx context.Context, device string, c Content, w W
 }
 
 // blank reports whether a part of a device holds only zeros.
-func (h *Host) blank(ctx context.Context, device string, offset int64, length int) (bool, error) {
-	content, err := h.readByPath(ctx, device, offset, length)
+func (c *Crypt) blank(ctx context.Context, device string, offset int64, length int) (bool, error) {
+	content, err := c.host.readByPath(ctx, device, offset, length)
 	return err == nil && len(content) == length && isEmpty(content), err
 }
 
-// FormatLUKS makes a LUKS header with the volume's ID as its UUID.
-func (h *Host) FormatLUKS(ctx context.Context, device, volume string, e Encryption, passphrase string) error {
+// Format makes a LUKS header with the volume's ID as its UUID.
+func (c *Crypt) Format(ctx context.Context, device, volume string, e Encryption, passphrase string) error {
 	arguments := []string{"--batch-mode", "luksFormat", "--type", fmt.Sprintf("luks%d", e.Version), "--key-file=-", "--uuid", volume}
 	if e.Cipher != "" {
 		arguments = append(arguments, "--cipher", e.Cipher)
@@ -150,10 +156,10 @@ func (h *Host) FormatLUKS(ctx context.Context, device, volume string, e Encrypti
 		// Its default takes up to a gigabyte of memory, and the passphrase is a random key.
 		arguments = append(arguments, "--pbkdf", "pbkdf2")
 	}
-	if _, err := h.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device), Input: passphrase, Limit: formatLimit}); err != nil {
+	if _, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device), Input: passphrase, Limit: formatLimit}); err != nil {
 		return err
 	}
-	made, err := h.Look(ctx, device)
+	made, err := c.host.Look(ctx, device)
 	if err == nil && (made.LUKS.Version != e.Version || made.LUKS.UUID != volume || made.LUKS.Keyless) {
 		err = fmt.Errorf("cryptsetup luksFormat succeeded, but %s holds %+v", device, made)
 	}
@@ -166,15 +172,15 @@ const (
 	wrongPassphrase = 2
 )
 
-// OpenLUKS opens an encrypted device under a name, and returns the kernel's name of what
+// Open opens an encrypted device under a name, and returns the kernel's name of what
 // it shows. The key stays in the kernel's table instead of a keyring, so that the device
 // can be enlarged without it.
-func (h *Host) OpenLUKS(ctx context.Context, device, name, passphrase string, readOnly bool) (string, error) {
+func (c *Crypt) Open(ctx context.Context, device, name, passphrase string, readOnly bool) (string, error) {
 	arguments := []string{"open", "--type", "luks", "--key-file=-", "--disable-keyring"}
 	if readOnly {
 		arguments = append(arguments, "--readonly")
 	}
-	_, err := h.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device, name), Input: passphrase})
+	_, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device, name), Input: passphrase})
 	var tool *ToolError
 	if errors.As(err, &tool) && tool.Code == wrongPassphrase {
 		return "", Refuse(WrongKey, "the volume's key does not open %s; check that the disk is the volume's, and its key at Cinder's key manager (with a fixed key, that of csi.encryption.fixedKeySecret). Nothing was changed", device)
@@ -182,23 +188,23 @@ func (h *Host) OpenLUKS(ctx context.Context, device, name, passphrase string, re
 	if err != nil {
 		return "", err
 	}
-	opened, err := h.OpenedAs(name)
+	opened, err := c.OpenedAs(name)
 	if err == nil && opened == "" {
 		err = fmt.Errorf("cryptsetup open succeeded, but the kernel has no %s", name)
 	}
 	return opened, err
 }
 
-// OpenedAs returns the kernel's name of what OpenLUKS opened under a name; empty if there
+// OpenedAs returns the kernel's name of what Open opened under a name; empty if there
 // is none.
-func (h *Host) OpenedAs(name string) (string, error) {
-	devices, err := h.root.ReadDir("/sys/block")
+func (c *Crypt) OpenedAs(name string) (string, error) {
+	devices, err := c.host.root.ReadDir("/sys/block")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	for _, device := range devices {
-		if strings.HasPrefix(device, "dm-") && h.mapperName(device) == name {
-			if !h.isCrypt(device) {
+		if strings.HasPrefix(device, "dm-") && c.host.mapperName(device) == name {
+			if !strings.HasPrefix(c.host.mapperID(device), cryptPrefix) {
 				return "", Refuse(InUse, "%s is called %s, but is not encrypted; remove it", device, name)
 			}
 			return device, nil
@@ -210,27 +216,25 @@ func (h *Host) OpenedAs(name string) (string, error) {
 // cryptID matches the kernel's ID of what cryptsetup opened.
 var cryptID = regexp.MustCompile(`^CRYPT-LUKS([12])-([0-9a-f]{8})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{4})([0-9a-f]{12})-`)
 
-func (h *Host) isCrypt(device string) bool { return strings.HasPrefix(h.mapperID(device), "CRYPT-") }
-
-// Opened returns what the kernel says about what OpenLUKS opened: its name, the encrypted
+// Opened returns what the kernel says about what Open opened: its name, the encrypted
 // device below it, and the header that this had. It returns false for other devices.
-func (h *Host) Opened(device string) (name, below string, header LUKS, ok bool) {
-	id := cryptID.FindStringSubmatch(h.mapperID(device))
-	slaves, err := h.root.ReadDir("/sys/block/" + device + "/slaves")
+func (c *Crypt) Opened(device string) (name, below string, header LUKS, ok bool) {
+	id := cryptID.FindStringSubmatch(c.host.mapperID(device))
+	slaves, err := c.host.root.ReadDir("/sys/block/" + device + "/slaves")
 	if id == nil || err != nil || len(slaves) != 1 {
 		return "", "", LUKS{}, false
 	}
-	return h.mapperName(device), slaves[0], LUKS{Version: int(id[1][0] - '0'), UUID: strings.Join(id[2:], "-")}, true
+	return c.host.mapperName(device), slaves[0], LUKS{Version: int(id[1][0] - '0'), UUID: strings.Join(id[2:], "-")}, true
 }
 
 // RefuseUnlessOpened refuses what shows anything but an encrypted device with a header,
 // opened under a name. It reads the header of the device itself.
-func (h *Host) RefuseUnlessOpened(ctx context.Context, opened, name, device, header string) error {
-	as, below, of, ok := h.Opened(opened)
+func (c *Crypt) RefuseUnlessOpened(ctx context.Context, opened, name, device, header string) error {
+	as, below, of, ok := c.Opened(opened)
 	if !ok || as != name || below != device || of.UUID != header {
 		return Refuse(WrongDisk, "%s should be %s, opened from %s with the header %s, but is %q from %q with %q", opened, name, device, header, as, below, of.UUID)
 	}
-	content, err := h.Look(ctx, device)
+	content, err := c.host.Look(ctx, device)
 	if err == nil && content.LUKS.UUID != header {
 		err = Refuse(WrongVolume, "%s had the LUKS header %s, but now has %q", device, header, content.LUKS.UUID)
 	}
@@ -240,62 +244,62 @@ func (h *Host) RefuseUnlessOpened(ctx context.Context, opened, name, device, hea
 // LookInside is Look for what was opened from an encrypted device. Zeros on the device
 // show that nothing was ever written: they decrypt to noise. It reads the device by a path
 // first, and what was opened only if a path answers; see readByPath.
-func (h *Host) LookInside(ctx context.Context, device, opened string) (Content, error) {
-	outside, err := h.Look(ctx, device)
+func (c *Crypt) LookInside(ctx context.Context, device, opened string) (Content, error) {
+	outside, err := c.host.Look(ctx, device)
 	if err != nil {
 		return Content{}, err
 	}
 	if outside.LUKS.Version == 0 {
 		return Content{}, Refuse(WrongVolume, "%s has no LUKS header any more", device)
 	}
-	blank, err := h.blank(ctx, device, outside.LUKS.Payload, beginning)
+	blank, err := c.blank(ctx, device, outside.LUKS.Payload, beginning)
 	if err != nil || blank {
 		return Content{Empty: blank}, err
 	}
-	return h.Look(ctx, opened)
+	return c.host.Look(ctx, opened)
 }
 
-// GrowLUKS enlarges what was opened from an encrypted device to the device's size.
-func (h *Host) GrowLUKS(ctx context.Context, device, opened string) error {
-	content, err := h.Look(ctx, device)
+// Grow enlarges what was opened from an encrypted device to the device's size.
+func (c *Crypt) Grow(ctx context.Context, device, opened string) error {
+	content, err := c.host.Look(ctx, device)
 	if err != nil {
 		return err
 	}
-	below, err := h.Size(device)
+	below, err := c.host.Size(device)
 	if err != nil {
 		return err
 	}
-	size, err := h.Size(opened)
+	size, err := c.host.Size(opened)
 	// Some headers have larger sectors than the device.
 	const largestSector = 4096
 	if err != nil || size >= (below-content.LUKS.Payload)/largestSector*largestSector {
 		return err
 	}
-	_, err = h.run(ctx, cryptsetup, "resize", h.mapperName(opened))
+	_, err = c.host.run(ctx, cryptsetup, "resize", c.host.mapperName(opened))
 	return err
 }
 
-// CloseLUKS closes what was opened under a name, and waits until it is gone. It refuses if
+// Close closes what was opened under a name, and waits until it is gone. It refuses if
 // that is in use.
-func (h *Host) CloseLUKS(ctx context.Context, name string) error {
-	device, err := h.OpenedAs(name)
+func (c *Crypt) Close(ctx context.Context, name string) error {
+	device, err := c.OpenedAs(name)
 	if err != nil || device == "" {
 		return err
 	}
-	if err := h.refuseUsed(ctx, device); err != nil {
+	if err := c.host.refuseUsed(ctx, device); err != nil {
 		return err
 	}
-	h.Unlayer(ctx, device)
+	c.host.Unlayer(ctx, device)
 	var last error
 	tried := 0
 	gone, err := until(ctx, patience, func() (bool, error) {
-		device, err := h.OpenedAs(name)
+		device, err := c.OpenedAs(name)
 		if err != nil || device == "" {
 			return err == nil, err
 		}
 		if tried < flushTries {
 			tried++
-			_, last = h.run(ctx, cryptsetup, "close", name)
+			_, last = c.host.run(ctx, cryptsetup, "close", name)
 		}
 		return false, nil
 	})
@@ -305,18 +309,15 @@ func (h *Host) CloseLUKS(ctx context.Context, name string) error {
 	return err
 }
 
-// isOurs reports whether a device is one that OpenLUKS opened for the driver.
-func (h *Host) isOurs(device string) bool {
-	return h.isCrypt(device) && strings.HasPrefix(h.mapperName(device), LUKSPrefix)
-}
+// LUKSPrefix begins the names under which the driver opens volumes, and cryptPrefix the
+// kernel's IDs of what cryptsetup opened.
+const (
+	LUKSPrefix  = "standalone-cinder-"
+	cryptPrefix = "CRYPT-"
+)
 
-// LUKSPrefix begins the names under which the driver opens volumes.
-const LUKSPrefix = "standalone-cinder-"
-
-// OpensLUKS returns an error if the node cannot open encrypted volumes.
-func (h *Host) OpensLUKS() error {
-	return h.Need(cryptsetup, "cryptsetup")
-}
+// Has returns an error if the node cannot open encrypted volumes.
+func (c *Crypt) Has() error { return c.host.Need(cryptsetup, "cryptsetup") }
 
 func isEmpty(content []byte) bool {
 	return !slices.ContainsFunc(content, func(b byte) bool { return b != 0 })

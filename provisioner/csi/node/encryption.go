@@ -14,6 +14,7 @@ import (
 // ID, so that it is found even if no record tells of it.
 type encrypted struct {
 	host   *host.SCSI
+	crypt  *host.Crypt
 	state  *state
 	logger *slog.Logger
 }
@@ -47,7 +48,7 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 		return err
 	}
 	wanted := host.Wanted{Volume: r.volumeID(), ReadOnly: r.ReadOnly, NeverFormat: r.NeverFormat, Begun: begun}
-	format, err := e.host.JudgeEncrypted(ctx, r.Device, content, wanted)
+	format, err := e.crypt.Judge(ctx, r.Device, content, wanted)
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 		if err := e.state.beginFormat(r, layerEncryption); err != nil {
 			return err
 		}
-		if err := e.host.FormatLUKS(ctx, r.Device, r.volumeID(), host.Encryption{Version: r.Encryption.LUKS, Cipher: r.Encryption.Cipher, KeyBits: r.Encryption.KeyBits}, w.credentials.Passphrase); err != nil {
+		if err := e.crypt.Format(ctx, r.Device, r.volumeID(), host.Encryption{Version: r.Encryption.LUKS, Cipher: r.Encryption.Cipher, KeyBits: r.Encryption.KeyBits}, w.credentials.Passphrase); err != nil {
 			return err
 		}
 		if content, err = e.host.Look(ctx, r.Device); err != nil {
@@ -76,7 +77,7 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 	}
 	r.Header = content.LUKS.UUID
 	readOnly := w.refusesWrites || r.ReadOnly && r.Filesystem == ""
-	if r.Opened, err = e.host.OpenLUKS(ctx, r.Device, openedName(r), w.credentials.Passphrase, readOnly); err != nil {
+	if r.Opened, err = e.crypt.Open(ctx, r.Device, openedName(r), w.credentials.Passphrase, readOnly); err != nil {
 		return err
 	}
 	if err := e.state.save(r); err != nil {
@@ -91,7 +92,7 @@ func (e encrypted) isVolumes(ctx context.Context, r *record) error {
 	if r.Encryption == nil || r.Opened == "" {
 		return nil
 	}
-	return e.host.RefuseUnlessOpened(ctx, r.Opened, openedName(r), r.Device, r.Header)
+	return e.crypt.RefuseUnlessOpened(ctx, r.Opened, openedName(r), r.Device, r.Header)
 }
 
 // content reads the beginning of what a filesystem is on.
@@ -99,7 +100,7 @@ func (e encrypted) content(ctx context.Context, r *record) (host.Content, error)
 	if r.Encryption == nil {
 		return e.host.Look(ctx, r.Device)
 	}
-	return e.host.LookInside(ctx, r.Device, r.Opened)
+	return e.crypt.LookInside(ctx, r.Device, r.Opened)
 }
 
 // shows reports whether a volume's device holds what it held when it was mounted. It
@@ -123,7 +124,7 @@ func (e encrypted) grow(ctx context.Context, r *record) error {
 	if r.Encryption == nil {
 		return nil
 	}
-	return e.host.GrowLUKS(ctx, r.Device, r.Opened)
+	return e.crypt.Grow(ctx, r.Device, r.Opened)
 }
 
 // close closes a volume, whether or not its record says that it is open.
@@ -131,13 +132,13 @@ func (e encrypted) close(ctx context.Context, r *record) error {
 	if r.Encryption == nil {
 		return nil
 	}
-	return e.host.CloseLUKS(ctx, openedName(r))
+	return e.crypt.Close(ctx, openedName(r))
 }
 
 // trace fills in the record of a volume that is mounted from a device, and returns the
 // device of its disks.
 func (e encrypted) trace(r *record, mounted string) string {
-	name, below, header, ok := e.host.Opened(mounted)
+	name, below, header, ok := e.crypt.Opened(mounted)
 	if !ok || name != openedName(r) {
 		return mounted
 	}

@@ -84,7 +84,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: newTurns()}
-	s.encrypted = encrypted{h, s.state, o.Logger}
+	s.encrypted = encrypted{h, host.NewCrypt(node), s.state, o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
 		protocolISCSI:        &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},

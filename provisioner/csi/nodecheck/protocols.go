@@ -21,7 +21,7 @@ func (c *checker) setUp() []string {
 		nvmeof:       c.host.Has("nvme") || c.exists("/etc/nvme/hostnqn"),
 		rbd:          host.NewRBD(c.host, nil).Has() == nil,
 		nfs:          c.o.Mode == native && c.host.Has("mount.nfs"),
-		luks:         c.o.Mode == csi && c.host.OpensLUKS() == nil,
+		luks:         c.o.Mode == csi && host.NewCrypt(c.host).Has() == nil,
 	}
 	return slices.DeleteFunc(protocols(), func(p string) bool { return !has[p] })
 }

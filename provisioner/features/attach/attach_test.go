@@ -76,17 +76,15 @@ type volumes struct {
 	unkeyed    error
 }
 
-func (v *volumes) Encryption(context.Context, string) (cinder.Encryption, error) {
+func (v *volumes) Encryption(_ context.Context, _ string, managed func(cinder.Encryption) bool) (cinder.Encryption, cinder.Key, error) {
 	v.calls = append(v.calls, "encryption")
-	if v.encryption == nil {
-		return cinder.Encryption{}, v.err
+	if v.encryption == nil || v.err != nil {
+		return cinder.Encryption{}, cinder.Key{}, v.err
 	}
-	return *v.encryption, v.err
-}
-
-func (v *volumes) Key(_ context.Context, id string) (cinder.Key, error) {
-	v.calls = append(v.calls, "key "+id)
-	return cinder.KeyOf([]byte(v.keys[id])), v.unkeyed
+	if !managed(*v.encryption) {
+		return *v.encryption, cinder.Key{}, nil
+	}
+	return *v.encryption, cinder.KeyOf([]byte(v.keys[v.encryption.KeyID])), v.unkeyed
 }
 
 func (v *volumes) Publish(ctx context.Context, target backends.Target, to backends.PublishRequest) (backends.Published, error) {

@@ -13,8 +13,8 @@ import (
 // Keys says how volumes are encrypted, and reads their keys. Only the Secret of a volume
 // gets one, when the volume is attached to a node, and has it until it is detached.
 type Keys interface {
-	Encryption(ctx context.Context, volumeID string) (cinder.Encryption, error)
-	Key(ctx context.Context, id string) (cinder.Key, error)
+	// Encryption returns the key only if managed says that the key manager has it.
+	Encryption(ctx context.Context, volumeID string, managed func(cinder.Encryption) bool) (cinder.Encryption, cinder.Key, error)
 }
 
 // fixedKeyKey is the key of the operator's Secret with the fixed key, as in cinder.conf.
@@ -26,7 +26,7 @@ func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection,
 	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
 		return nil, "", err
 	}
-	of, err := keys.Encryption(ctx, v.ID)
+	of, key, err := keys.Encryption(ctx, v.ID, objects.HasManagedKey)
 	if err != nil {
 		return nil, "", err
 	}
@@ -34,14 +34,10 @@ func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection,
 	if err != nil || how.LUKS == 0 {
 		return how, "", err
 	}
-	var key cinder.Key
 	if of.KeyID == objects.FixedKeyID {
-		key, err = fixed.readKey(ctx)
-	} else {
-		key, err = keys.Key(ctx, of.KeyID)
-	}
-	if err != nil {
-		return nil, "", err
+		if key, err = fixed.readKey(ctx); err != nil {
+			return nil, "", err
+		}
 	}
 	return how, key.Passphrase(), nil
 }
