@@ -271,17 +271,18 @@ func (n *csiNode) sharesWithOSBrick(ctx context.Context, t *testing.T, env rig.E
 	must(t, err)
 	// The plugin brings the disk as it is, as if it were a raw volume without encryption.
 	disk := n.attach(ctx, t, id, false)
-	withDisk := func(do func(device string)) {
+	// os-brick replaces the link that it is given by one to what it opened.
+	const link, opened = "/run/os-brick", "/dev/mapper/crypt-os-brick"
+	withDisk := func(do string) string {
 		must(t, n.stage(ctx, t, disk, ""))
-		do("/dev/" + strings.TrimSpace(n.run(ctx, t, "ls /sys/class/iscsi_session/session*/device/target*/*/block")))
+		n.run(ctx, t, "ln -sfn /dev/$(ls /sys/class/iscsi_session/session*/device/target*/*/block) "+link)
+		n.osBrick(ctx, t, env, "attach", link)
+		output := n.run(ctx, t, do)
+		n.osBrick(ctx, t, env, "detach", link)
 		must(t, n.unstage(ctx, disk))
+		return output
 	}
-	withDisk(func(device string) {
-		n.osBrick(ctx, t, env, "attach", device)
-		opened := "/dev/mapper/crypt-" + filepath.Base(device)
-		n.run(ctx, t, "mkfs.ext4 -q -U "+theirs+" "+opened+" && mount "+opened+" /mnt && printf '"+marker+"' > /mnt/data && umount /mnt")
-		n.osBrick(ctx, t, env, "detach", device)
-	})
+	withDisk("mkfs.ext4 -q -U " + theirs + " " + opened + " && mount " + opened + " /mnt && printf '" + marker + "' > /mnt/data && umount /mnt")
 	v := n.encrypted(ctx, t, disk, env.FixedKey)
 	if err := n.stage(ctx, t, v, "ext4"); err == nil || !strings.Contains(err.Error(), theirs) {
 		t.Errorf("a filesystem that nothing proves to be the volume's is used: %v", err)
@@ -294,13 +295,9 @@ func (n *csiNode) sharesWithOSBrick(ctx context.Context, t *testing.T, env rig.E
 	}
 	n.run(ctx, t, "printf 'of the node' > "+stagingPath(v)+"/data")
 	must(t, n.unstage(ctx, v))
-	withDisk(func(device string) {
-		n.osBrick(ctx, t, env, "attach", device)
-		if content := n.run(ctx, t, "mount /dev/mapper/crypt-"+filepath.Base(device)+" /mnt && cat /mnt/data && umount /mnt"); content != "of the node" {
-			t.Errorf("of what the node wrote, os-brick reads %q", content)
-		}
-		n.osBrick(ctx, t, env, "detach", device)
-	})
+	if content := withDisk("mount " + opened + " /mnt && cat /mnt/data && umount /mnt"); content != "of the node" {
+		t.Errorf("of what the node wrote, os-brick reads %q", content)
+	}
 	n.checkNothingLeft(ctx, t)
 	n.detach(ctx, t, disk)
 }
