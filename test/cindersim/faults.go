@@ -30,7 +30,7 @@ type Request struct {
 	// action.<name> as in action.os-reserve, attachment.create, attachment.get,
 	// attachment.list, attachment.update, attachment.complete, attachment.delete,
 	// snapshot.create, snapshot.get, snapshot.list, snapshot.delete, snapshot.metadata.update, message.get, message.list,
-	// type.list, type.get, zone.list, limits.get, quota.get, quota.defaults,
+	// type.list, type.get, volume.encryption, key.get, zone.list, limits.get, quota.get, quota.defaults,
 	// quota.update, quota.delete, service.list, pool.list, version.list,
 	// version.get, healthcheck, auth.tokens.create, auth.tokens.get,
 	// auth.tokens.delete, or unknown.

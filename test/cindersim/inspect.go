@@ -35,6 +35,8 @@ type Volume struct {
 	Created, Updated        time.Time
 	Attachments             []Attachment
 	Export                  Export
+	// KeyID is the ID of its key, if its type is encrypted.
+	KeyID string
 }
 
 // Attachment is a copy of an attachment. Attachments of an added volume keep
@@ -73,6 +75,7 @@ func (v *volume) copy() Volume {
 		SizeGiB: v.size, Type: v.kind.Name, Zone: v.zone, Host: v.host, Status: v.status, AttachStatus: v.attachStatus,
 		Metadata: maps.Clone(v.metadata), AdminMetadata: maps.Clone(v.adminMetadata),
 		SnapshotID: v.snapshotID, SourceID: v.sourceID, Snapshots: v.snapshots, Created: v.created, Updated: v.updated,
+		KeyID: v.keyID,
 		Export: Export{
 			Present: v.exported, Username: v.username, Password: v.password,
 			ConnectedHosts: slices.Sorted(maps.Keys(v.connected)),
