@@ -98,7 +98,7 @@ func (r fileRoot) ReadDevice(_ context.Context, _ string, offset int64, length i
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // Nothing was written.
+	defer f.Close()
 	content := make([]byte, length)
 	_, err = f.ReadAt(content, offset)
 	return content, err
