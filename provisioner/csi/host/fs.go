@@ -143,13 +143,13 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	return false, notEmpty(device, w, beginning)
 }
 
-// notEmpty refuses a disk that must begin with zeros.
 // unreadable gives no advice to overwrite anything: whoever destroys a header destroys all
 // data.
 func unreadable(device string, w Wanted) error {
 	return Refuse(NotEmpty, "the disk of volume %s (%s) begins with a LUKS header that this driver cannot read: it is damaged, of another version, or being encrypted anew; look at it with cryptsetup luksDump. Nothing was changed", w.Volume, device)
 }
 
+// notEmpty refuses a disk that must begin with zeros.
 func notEmpty(device string, w Wanted, zeros int64) error {
 	return Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first %d MiB with zeros", w.Volume, device, zeros>>20)
 }
