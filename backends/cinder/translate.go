@@ -145,6 +145,8 @@ func (e *Error) fromAnswer(answer gophercloud.ErrUnexpectedResponseCode) *Error 
 		e.Kind, e.Message = KindInternal, fmt.Sprintf("Cinder answered with status %s, which the API reference does not allow here", statusText(status))
 	case status == http.StatusBadRequest && isStateConflict(e.Message):
 		e.Kind = KindConflict
+	case status == http.StatusBadRequest && e.Message == noKeyMade:
+		e.Kind, e.Message = KindInvalid, keyRole
 	case status == http.StatusBadRequest:
 		e.Kind = KindInvalid
 	case status == http.StatusUnauthorized && tokenCheck:
@@ -268,6 +270,13 @@ func statusOf(err error) int {
 func isStateConflict(message string) bool {
 	return strings.HasPrefix(message, "Invalid volume:") || strings.HasPrefix(message, "Invalid snapshot:")
 }
+
+// noKeyMade is all that Cinder says when its key manager makes no key
+// (create_encryption_key in cinder/volume/volume_utils.py).
+const noKeyMade = "Key manager error"
+
+const keyRole = "Cinder got no key for the encrypted volume: give the backend's user a role such as creator in its project; " +
+	"if it has one, the log of cinder-api says what is wrong with the key manager"
 
 // fault is the content of an error document.
 type fault struct {

@@ -154,6 +154,7 @@ func TestStatusTable(t *testing.T) {
 		{400, "", nil, KindInvalid, "Cinder answered bad request", true, 0},
 		{400, `["no object"]`, nil, KindInvalid, "Cinder answered bad request", true, 0},
 		{400, `{"badRequest": {"code": 400, "message": "  two\tparts\r\nTraceback: secret "}}`, nil, KindInvalid, "two parts", false, 0},
+		{400, `{"badRequest": {"code": 400, "message": "Key manager error"}}`, nil, KindInvalid, keyRole, false, 0},
 		{400, `{"badRequest": {"code": 400, "message": 7}}`, nil, KindInvalid, "Cinder answered bad request", true, 0},
 		{400, `{"b": {"message": "second"}, "a": {"message": "first"}}`, nil, KindInvalid, "first", false, 0},
 		{400, `{"badRequest": {"message": "` + strings.Repeat("é", 200) + `"}}`, nil, KindInvalid, strings.Repeat("é", 150) + "...", false, 0},

@@ -53,7 +53,7 @@ func KeyOf(id string) []byte {
 
 // serveKey answers like Barbican, which shows a key to the project that made it.
 func (s *Simulator) serveKey(x *exchange) *reply {
-	_, project, admin, ok := s.keystone.Validate(x.request.Header.Get("X-Auth-Token"))
+	_, project, _, ok := s.keystone.Validate(x.request.Header.Get("X-Auth-Token"))
 	if !ok || x.endpoint == Noauth {
 		return s.unauthorized()
 	}
@@ -66,7 +66,7 @@ func (s *Simulator) serveKey(x *exchange) *reply {
 	for _, v := range s.cloud.volumes {
 		switch {
 		case v.keyID != id || id == fixedKeyID:
-		case v.project != project && !admin:
+		case v.project != project:
 			return fault(http.StatusForbidden, "Secret payload retrieval attempt not allowed - please review your user/project privileges")
 		case !payload || x.request.Method != http.MethodGet || x.request.Header.Get("Accept") != "application/octet-stream":
 			return fault(http.StatusNotAcceptable, "Secret payload retrieval issue seen - Not Acceptable.")

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,20 +21,11 @@ func TestAdapter(t *testing.T) {
 	for i, target := range append(simulators, servers...) {
 		t.Run(target.Name, func(t *testing.T) {
 			target := target.ready(t)
-			config, sources := target.source(target.Project, target.account())
-			found, err := sources.Resolve(config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client, err := cinder.Login(t.Context(), found, cinder.Options{
-				Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: turns.Limits{Concurrency: 8},
-				// Cinder retries a failing backend's driver for a while.
-				RequestTimeout: 2 * time.Minute, Metrics: cinder.NewMetrics(prometheus.NewRegistry()),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := target.adapter(t, target.account())
 			t.Run("what the project may use", func(t *testing.T) { projectReadings(t, target, client) })
+			if target.Lag == 0 {
+				t.Run("whose keys the key manager shows", func(t *testing.T) { keyReadings(t, target, client) })
+			}
 			cindercontract.Run(t, cindercontract.Target{
 				Cinder: patient{client, target.Lag}, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
 				// Real volumes take a second each.
@@ -77,6 +69,65 @@ func projectReadings(t *testing.T, target Target, client *cinder.Client) {
 	}
 	if ahead, known := client.ClockAhead(); !known || ahead.Abs() > time.Hour {
 		t.Errorf("the clock is %s ahead, %t", ahead, known)
+	}
+}
+
+// adapter logs the program's own client in with an account.
+func (target Target) adapter(t *testing.T, account Account) *cinder.Client {
+	t.Helper()
+	config, sources := target.source(account.Project, account)
+	if target.noauth() {
+		config, sources = target.source(target.Project, account)
+	}
+	found, err := sources.Resolve(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := cinder.Login(t.Context(), found, cinder.Options{
+		Backend: target.Name, Workflow: cinder.WorkflowAuto, Limits: turns.Limits{Concurrency: 8},
+		// Cinder retries a failing backend's driver for a while.
+		RequestTimeout: 2 * time.Minute, Metrics: cinder.NewMetrics(prometheus.NewRegistry()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// keyReadings checks who reads the key of an encrypted volume, and what the others are
+// told.
+func keyReadings(t *testing.T, target Target, client *cinder.Client) {
+	id := available(t, target, object{"volume_type": needType(t, target.Types.LUKS, "CONTRACT_TYPE_LUKS")})
+	encryption, err := client.Encryption(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := client.Key(t.Context(), encryption.KeyID)
+	if target.noauth() {
+		wantKeyError(t, "without Keystone", err, cinder.KindConfig, "csi.encryption.fixedKeySecret")
+		return
+	}
+	if err != nil || len(key.Passphrase()) != encryption.KeyBits/4 {
+		t.Errorf("the key of %+v has %d digits (%v)", encryption, len(key.Passphrase()), err)
+	}
+	again, err := client.Key(t.Context(), encryption.KeyID)
+	if err != nil || again.Passphrase() != key.Passphrase() {
+		t.Errorf("the key is another one at the next reading (%v)", err)
+	}
+	for who, account := range map[string]*Account{"a member of another project": target.Keystone.Other, "an administrator of another project": target.Keystone.Admin} {
+		if account != nil {
+			_, err := target.adapter(t, *account).Key(t.Context(), encryption.KeyID)
+			wantKeyError(t, who, err, cinder.KindForbidden, "does not give key "+encryption.KeyID)
+		}
+	}
+	_, err = client.Key(t.Context(), "00000000-0000-4000-8000-000000000000")
+	wantKeyError(t, "a key that is none", err, cinder.KindConfig, "has no key 00000000-0000-4000-8000-000000000000")
+}
+
+func wantKeyError(t *testing.T, who string, err error, kind cinder.Kind, text string) {
+	t.Helper()
+	if !cinder.IsKind(err, kind) || !strings.Contains(err.Error(), text) {
+		t.Errorf("%s: %v, want %s with %q", who, err, kind, text)
 	}
 }
 

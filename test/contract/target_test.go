@@ -154,13 +154,15 @@ func needType(t testing.TB, name, variable string) string {
 func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	t.Helper()
 	identity := keystone.DefaultIdentity()
+	identity.KeyManager = true
 	identity.ApplicationCredentials = []keystone.ApplicationCredential{
 		{Name: "contract", Secret: "contract-secret", User: "team-a", Project: "team-a"},
 	}
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity: identity,
 		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
-			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}}),
+			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}},
+			drivers.VolumeType{Name: "luks-barbican", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256, KeyManager: true}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
 		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, Lag: lag,
 	})
@@ -173,6 +175,8 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
 	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks"}
+	keystoneTypes := types
+	keystoneTypes.LUKS = "luks-barbican"
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
 	other, admin := account("team-b"), account("admin")
 	return []Target{
@@ -185,7 +189,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 				URL: simulator.KeystoneURL(), Domain: "Default", Region: "RegionOne", Member: account("team-a"), Other: &other, Admin: &admin,
 				Credential: &Credential{ID: simulator.ApplicationCredentials()[0].ID, Secret: "contract-secret"},
 			},
-			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
+			Types: keystoneTypes, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
 		},
 	}
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
@@ -75,8 +76,12 @@ func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOption
 // ends.
 func (c *csiCluster) lead(ctx context.Context, t *testing.T, program string) {
 	t.Helper()
+	env, err := rig.Load(rig.EnvFile())
+	must(t, err)
+	clouds, err := os.ReadFile(env.CloudsFile)
+	must(t, err)
 	replica, err := c.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: c.policy, Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
+		Policy: c.policy, Clouds: string(clouds), Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
 	})
 	must(t, err)
 	c.test.Cleanup(replica.Kill)

@@ -8,16 +8,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
 // TestPodsUseEncryptedVolumes has real kubelets, the DaemonSet and a leader with volumes of
 // Cinder's encrypted types: each is made for a claim, moves to the next node, and grows, and
-// its key is in no log.
+// its key is in no log. The keys of one type are Cinder's fixed one, and those of the other
+// come from Barbican.
 func TestPodsUseEncryptedVolumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
@@ -31,12 +36,13 @@ backends:
   - name: lab
     auth: {noauth: {endpoint: %q, user: %s, project: "%032x"}}
     csi: {encryption: {fixedKeySecret: cinder-key}}
+  - {name: keys, auth: {cloud: team-a}}
 tenants:
   - name: team-c
     namespaces: [team-c]
     classes:
       - {storageClasses: [luks], backends: [lab], volumeType: %s, fsType: ext4, mode: csi}
-      - {storageClasses: [luks2], backends: [lab], volumeType: %s, fsType: xfs, mode: csi}
+      - {storageClasses: [luks2], backends: [keys], volumeType: %s, fsType: xfs, mode: csi}
 `, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, env.Types.LUKS, env.Types.LUKS2)}, "node-1", "node-2")
 	_, err = c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "cinder-key"}, StringData: map[string]string{"fixedKey": env.FixedKey},
@@ -45,11 +51,30 @@ tenants:
 	c.passwords[env.FixedKey] = true
 	for _, class := range []string{"luks", "luks2"} {
 		t.Run(class, func(t *testing.T) {
-			c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
+			pv := c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
+			if class == "luks2" {
+				c.passwords[barbicanPassphrase(ctx, t, env.CloudsFile, pv.Spec.CSI.VolumeHandle)] = true
+			}
 			c.moves(ctx, t, class+"-writer", class, nil)
 			c.grows(ctx, t, class+"-writer", class)
 		})
 	}
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has the key", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// barbicanPassphrase returns what opens a volume of team-a, as its nodes get it.
+func barbicanPassphrase(ctx context.Context, t *testing.T, cloudsFile, volume string) string {
+	t.Helper()
+	handle, err := wire.ParseHandle(volume)
+	must(t, err)
+	found, err := auth.Sources{CloudsFile: cloudsFile}.Resolve(auth.Config{Source: auth.Source{Cloud: "team-a"}})
+	must(t, err)
+	client, err := cinder.Login(ctx, found, cinder.Options{Backend: handle.Backend, Metrics: cinder.NewMetrics(prometheus.NewRegistry())})
+	must(t, err)
+	encryption, err := client.Encryption(ctx, handle.ID)
+	must(t, err)
+	key, err := client.Key(ctx, encryption.KeyID)
+	must(t, err)
+	return key.Passphrase()
 }

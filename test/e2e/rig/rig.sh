@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a real Cinder with Keystone, a message queue, a database and an iSCSI
+# Runs a real Cinder with Keystone, Barbican, a message queue, a database and an iSCSI
 # target on this machine, for the end-to-end tests. See ../README.md.
 
 set -euo pipefail
@@ -13,11 +13,12 @@ RIG_CEPH=${RIG_CEPH:-0}
 RIG_DEBIAN=${RIG_DEBIAN:-}
 # shellcheck disable=SC2034 # by render
 DEBUG=${RIG_DEBUG:-false}
-# The first four are the services' usual ports.
+# The first five are the services' usual ports.
 KEYSTONE_PORT=${RIG_KEYSTONE_PORT:-5000}
 NOAUTH_PORT=${RIG_NOAUTH_PORT:-8776}
 CINDER_PORT=${RIG_CINDER_PORT:-8777}
 ISCSI_PORT=${RIG_ISCSI_PORT:-3260}
+BARBICAN_PORT=${RIG_BARBICAN_PORT:-9311}
 AMQP_PORT=${RIG_AMQP_PORT:-15670}
 ERLANG_PORT=${RIG_ERLANG_PORT:-15671}
 EPMD_PORT=${RIG_EPMD_PORT:-15672}
@@ -68,7 +69,7 @@ claim_state_directory() {
 }
 
 check_ports() {
-  local name names=(KEYSTONE NOAUTH CINDER ISCSI AMQP ERLANG EPMD)
+  local name names=(KEYSTONE NOAUTH CINDER ISCSI BARBICAN AMQP ERLANG EPMD)
   [[ $RIG_CEPH != 1 ]] || names+=(CEPH CEPH_MSGR2)
   for name in "${names[@]}"; do
     local variable=${name}_PORT
@@ -126,14 +127,16 @@ command_start() {
     say 'Ceph (usually 10 s)'
     start_ceph
   fi
-  say 'Keystone and Cinder (usually 6 s)'
+  say 'Keystone, Barbican and Cinder (usually 6 s)'
   start_keystone
+  start_barbican
   wait_for rabbitmq 120 port_open "$AMQP_PORT"
   start_cinder
   wait_for keystone 120 port_open "$KEYSTONE_PORT"
   [[ $keep == yes ]] || setup_cloud identity
   wait_for cinder-api-noauth 120 port_open "$NOAUTH_PORT"
   setup_cloud storage
+  wait_for barbican 120 port_open "$BARBICAN_PORT"
   wait_for cinder-api-keystone 120 port_open "$CINDER_PORT"
   say 'one volume of each type, made and deleted (usually 2 s)'
   setup_cloud verify

@@ -24,6 +24,8 @@ DOMAIN = 'Default'
 # hexadecimal digits and dashes in a URL.
 NOAUTH_PROJECT = '0123456789abcdef0123456789abcdef'
 TENANTS = ('team-a', 'team-b')
+# Whose users may make and read keys in Barbican; the second tenant has none.
+KEY_ROLE = 'creator'
 CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
 TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'units': 'available',
@@ -139,7 +141,8 @@ def set_up_identity():
     roles = {role['name']: role['id']
              for role in keystone.get('/roles')['roles']}
     # Keystone's bootstrap of this release makes admin, member and reader.
-    roles['service'] = find_or_create(keystone, 'roles', 'service', {})
+    for name in ('service', KEY_ROLE):
+        roles[name] = find_or_create(keystone, 'roles', name, {})
 
     project = find_or_create(keystone, 'projects', 'service',
                              {'domain_id': 'default'})
@@ -155,11 +158,16 @@ def set_up_identity():
             'domain_id': 'default', 'password': setting(secret_name(tenant)),
             'default_project_id': project})
         grant(keystone, project, user, roles['member'])
+        if tenant == TENANTS[0]:
+            grant(keystone, project, user, roles[KEY_ROLE])
 
     # Clouds list Cinder under its old service type, its new one, or both.
     url = 'http://127.0.0.1:%s/v3/$(project_id)s' % setting('CINDER_PORT')
     endpoints = keystone.get('/endpoints')['endpoints']
-    for name, kind in (('cinderv3', 'volumev3'), ('cinder', 'block-storage')):
+    keys = 'http://127.0.0.1:%s' % setting('BARBICAN_PORT')
+    for name, kind, url in (('cinderv3', 'volumev3', url),
+                            ('cinder', 'block-storage', url),
+                            ('barbican', 'key-manager', keys)):
         service = find_or_create(keystone, 'services', name, {'type': kind})
         known = {endpoint['interface'] for endpoint in endpoints
                  if endpoint['service_id'] == service}

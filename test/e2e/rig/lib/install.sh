@@ -3,7 +3,7 @@
 
 readonly PACKAGES=(
   cinder-api cinder-scheduler cinder-volume
-  keystone uwsgi-core uwsgi-plugin-python3
+  keystone barbican-api uwsgi-core uwsgi-plugin-python3
   rabbitmq-server mariadb-server mariadb-client
   tgt libiscsi-bin qemu-utils qemu-block-extra
   python3-requests procps

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # What is started, in which order, under which configuration.
 
-readonly SERVICES=(mariadb epmd rabbitmq tgtd keystone
+readonly SERVICES=(mariadb epmd rabbitmq tgtd keystone barbican
   cinder-scheduler cinder-volume cinder-api-noauth cinder-api-keystone
   ceph-mon ceph-mgr ceph-osd)
-readonly DATABASE_NAMES=(keystone cinder)
+readonly DATABASE_NAMES=(keystone barbican cinder)
 
 random_word() {
   od -An -N16 -tx1 /dev/urandom | tr -d ' \n'
@@ -22,6 +22,7 @@ make_secrets() {
       printf '%s_PASSWORD=%s\n' "$name" "$(random_word)"
     done >"$STATE/secrets"
     printf 'FIXED_KEY=%s%s\n' "$(random_word)" "$(random_word)" >>"$STATE/secrets"
+    printf 'BARBICAN_KEY=%s\n' "$(head -c 32 /dev/urandom | base64)" >>"$STATE/secrets"
   )
 }
 
@@ -30,9 +31,9 @@ make_secrets() {
 render() {
   local text name
   text=$(<"$RIG/templates/$1")
-  for name in STATE DEBUG AMQP_PORT KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT \
+  for name in STATE DEBUG AMQP_PORT KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT BARBICAN_PORT \
     CEPH_PORT CEPH_MSGR2_PORT CEPH_FSID \
-    AMQP_PASSWORD DATABASE_PASSWORD CINDER_PASSWORD FIXED_KEY RBD_BACKEND; do
+    AMQP_PASSWORD DATABASE_PASSWORD CINDER_PASSWORD FIXED_KEY BARBICAN_KEY RBD_BACKEND; do
     text=${text//"@$name@"/"${!name}"}
   done
   printf '%s\n' "$text" >"$2"
@@ -41,16 +42,18 @@ render() {
 prepare_files() {
   local name
   mkdir -p "$STATE"/{etc/no-policy.d,bin,run,log,tmp,driver} \
-    "$STATE"/data/{exports,volumes,rabbitmq,keystone,cinder/locks,cinder/coordination}
+    "$STATE"/data/{exports,volumes,rabbitmq,keystone,.barbican,cinder/locks,cinder/coordination}
   make_secrets
   # shellcheck disable=SC1091 # written a moment ago
   . "$STATE/secrets"
   RBD_BACKEND=
   [[ $RIG_CEPH != 1 ]] || RBD_BACKEND=,rbd,rbd-keyring
   for name in mariadb.cnf rabbitmq.conf keystone.conf keystone-uwsgi.ini cinder.conf \
-    cinder-noauth.conf cinder-keystone.conf targets.conf; do
+    cinder-noauth.conf cinder-keystone.conf targets.conf barbican-uwsgi.ini; do
     render "$name" "$STATE/etc/$name"
   done
+  # Its programs look in their home directory, and take no option.
+  render barbican.conf "$STATE/data/.barbican/barbican.conf"
   if [[ $RIG_CEPH == 1 ]]; then
     render ceph.conf "$STATE/etc/ceph.conf"
     render cinder-rbd.conf "$STATE/etc/cinder-rbd.conf"
@@ -116,10 +119,10 @@ create_databases() {
   done | sql
 }
 
-# Schemas, keys and the first user. The two run at the same time, since they
-# share nothing.
+# Schemas, keys and the first user. They run at the same time, since they share
+# nothing.
 fill_databases() {
-  local keystone cinder
+  local keystone barbican cinder
   (
     umask 077
     once keystone-setup keystone-manage --config-file "$STATE/etc/keystone.conf" db_sync
@@ -139,6 +142,9 @@ fill_databases() {
   keystone=$!
   once cinder-setup cinder-manage "${CINDER_CONFIGURATION[@]}" db sync &
   cinder=$!
+  once barbican-setup barbican-manage db upgrade &
+  barbican=$!
+  wait "$barbican" || die "Barbican's database could not be set up"
   wait "$keystone" || die 'Keystone could not be set up'
   wait "$cinder" || die "Cinder's database could not be set up"
 }
@@ -159,6 +165,11 @@ start_keystone() {
     uwsgi --ini "$STATE/etc/keystone-uwsgi.ini"
 }
 
+# Secrets are made by the API itself, without a worker.
+start_barbican() {
+  launch barbican uwsgi --ini "$STATE/etc/barbican-uwsgi.ini"
+}
+
 start_cinder() {
   local mode
   launch cinder-scheduler cinder-scheduler "${CINDER_CONFIGURATION[@]}"
@@ -174,7 +185,7 @@ setup_cloud() {
     set -a
     # shellcheck disable=SC1091
     . "$STATE/secrets"
-    export STATE KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT CEPH_PORT RIG_CEPH
+    export STATE KEYSTONE_PORT NOAUTH_PORT CINDER_PORT ISCSI_PORT BARBICAN_PORT CEPH_PORT RIG_CEPH
     become "$RIG/setup_cloud.py" "$@"
   )
 }
