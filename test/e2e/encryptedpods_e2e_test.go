@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,15 +21,15 @@ import (
 )
 
 // TestPodsUseEncryptedVolumes has real kubelets, the DaemonSet and a leader with volumes of
-// Cinder's encrypted types: each is made for a claim, moves to the next node, and grows, and
-// its key is in no log. The keys of one type are Cinder's fixed one, and those of the other
-// come from Barbican.
+// Cinder's encrypted types: each is made for a claim, moves to the next node, grows, and is
+// restored, and its key is in no log. The keys of one type come from Barbican, and those of
+// the other are Cinder's fixed one.
 func TestPodsUseEncryptedVolumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startKubeletsWith(ctx, t, kubeletOptions{classes: []string{"luks", "luks2"}, policy: fmt.Sprintf(`
+	c := startKubeletsWith(ctx, t, kubeletOptions{suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, classes: []string{"luks", "luks2"}, policy: fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: e2e-kubelet
@@ -41,26 +42,67 @@ tenants:
   - name: team-c
     namespaces: [team-c]
     classes:
-      - {storageClasses: [luks], backends: [lab], volumeType: %s, fsType: ext4, mode: csi}
-      - {storageClasses: [luks2], backends: [keys], volumeType: %s, fsType: xfs, mode: csi}
+      - {storageClasses: [luks], backends: [keys], volumeType: %s, fsType: ext4, mode: csi}
+      - {storageClasses: [luks2], backends: [lab], volumeType: %s, fsType: xfs, mode: csi}
 `, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, env.Types.LUKS, env.Types.LUKS2)}, "node-1", "node-2")
 	_, err = c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "cinder-key"}, StringData: map[string]string{"fixedKey": env.FixedKey},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	c.passwords[env.FixedKey] = true
+	must(t, c.InstallSnapshots(ctx))
+	snapshotter, err := c.Snapshotter(ctx, csiProvisioner)(c.socket)
+	must(t, err)
+	t.Cleanup(snapshotter.Stop)
 	for _, class := range []string{"luks", "luks2"} {
 		t.Run(class, func(t *testing.T) {
 			pv := c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
-			if class == "luks2" {
+			if class == "luks" {
 				c.passwords[barbicanPassphrase(ctx, t, env.CloudsFile, pv.Spec.CSI.VolumeHandle)] = true
 			}
 			c.moves(ctx, t, class+"-writer", class, nil)
 			c.grows(ctx, t, class+"-writer", class)
+			c.copies(ctx, t, class, class == "luks", env.CloudsFile)
 		})
 	}
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has the key", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// copies ends the writer of a class's volume, restores a snapshot of the volume, and clones
+// it if Cinder can: it changes the key of a clone, but not with luks2 (_rekey_volume in
+// cinder/volume/flows/manager/create_volume.py).
+func (c *kubeletCluster) copies(ctx context.Context, t *testing.T, class string, clones bool, cloudsFile string) {
+	t.Helper()
+	wrote := c.told(ctx, t, class+"-writer").wrote
+	c.removePod(ctx, t, class+"-writer")
+	c.snapshot(ctx, t, wire.DriverName, class)
+	sources := map[string]*corev1.TypedLocalObjectReference{"restored": {APIGroup: new(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: "nightly"}}
+	if clones {
+		sources["clone"] = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: class}
+	}
+	for name, source := range sources {
+		pv := c.bound(ctx, t, harness.Claim("team-c", class+"-"+name, class, "2Gi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.DataSource = source }))
+		if clones {
+			c.passwords[barbicanPassphrase(ctx, t, cloudsFile, pv.Spec.CSI.VolumeHandle)] = true
+		}
+		c.create(ctx, t, c.pod(class+"-"+name, class+"-"+name, on("node-1")))
+	}
+	for name := range sources {
+		if copied := c.writes(ctx, t, class+"-"+name); copied.found < wrote {
+			t.Errorf("the pod had written %d records, and %d are in the volume %s", wrote, copied.found, name)
+		}
+		c.removePod(ctx, t, class+"-"+name)
+	}
+	must(t, c.snapshots(t).VolumeSnapshots("team-c").Delete(ctx, "nightly", metav1.DeleteOptions{}))
+	must(t, c.snapshots(t).VolumeSnapshotClasses().Delete(ctx, "cinder", metav1.DeleteOptions{}))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		contents, err := c.snapshots(t).VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		if err != nil || len(contents.Items) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("the snapshot is still there: %+v", contents.Items[0].Status), nil
+	}))
 }
 
 // barbicanPassphrase returns what opens a volume of team-a, as its nodes get it.

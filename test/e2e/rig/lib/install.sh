@@ -5,7 +5,7 @@ readonly PACKAGES=(
   cinder-api cinder-scheduler cinder-volume
   keystone barbican-api uwsgi-core uwsgi-plugin-python3
   rabbitmq-server mariadb-server mariadb-client
-  tgt libiscsi-bin qemu-utils qemu-block-extra
+  tgt cryptsetup-bin libiscsi-bin qemu-utils qemu-block-extra
   python3-requests procps
 )
 readonly CEPH_PACKAGES=(ceph-mon ceph-mgr ceph-osd ceph-common python3-rbd python3-rados)
