@@ -38,7 +38,7 @@ PREVIOUS_PROGRAM = $(if $(shell git cat-file -e '$(PREVIOUS)^{commit}' 2>/dev/nu
 # A line for each package, then what failed and how much was tested.
 SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
-.PHONY: help build demo test render monitoring faults outages matrices test-oldest e2e conformance browser bench chaos upgrade release release-check vulncheck lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos upgrade release release-check vulncheck lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -71,20 +71,14 @@ monitoring: ## evaluate the alerts and the dashboard's queries with Prometheus' 
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
-# The outages wait most of the time, and the matrices need the processors.
-faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (15 minutes on two cores with FAULT_SAMPLE=12, much longer without)
+faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (25 minutes on two cores with FAULT_SAMPLE=12, much longer without)
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
-	  $(MAKE) -j2 --output-sync outages matrices
+	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 8 -run $(call tests-of,outage) ./test/integration && \
+	  $(GO) test $(RACE) -count=1 -timeout 40m -run $(call tests-of,matrix) ./test/integration ./test/scale ./test/contract
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
 	$(GO) test -count=1 -run '^TestMutatedDocuments$$' ./mappers -mutations 5000
-
-outages:
-	$(GO) test $(RACE) -count=1 -timeout 30m -parallel 8 -run $(call tests-of,outage) ./test/integration
-
-matrices:
-	$(GO) test $(RACE) -count=1 -timeout 40m -run $(call tests-of,matrix) ./test/integration ./test/scale ./test/contract
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =

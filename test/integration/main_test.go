@@ -72,7 +72,7 @@ type world struct {
 
 // worldTime bounds a test, so that one that hangs says where. A slow machine is no
 // finding.
-const worldTime = 8 * time.Minute
+const worldTime = 15 * time.Minute
 
 // newWorld makes tenants a and b: namespace NAME-a may use class NAME-gold on
 // the Keystone backend, which connects by the attachments API, NAME-b class
