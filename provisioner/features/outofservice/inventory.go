@@ -54,7 +54,9 @@ func (c *Controller) inventory(ctx context.Context, node *corev1.Node) ([]wire.H
 	pods, err := paging.List(ctx, "pods", func(ctx context.Context, options metav1.ListOptions) (*corev1.PodList, error) {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node.Name).String()
 		return c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-	}, func(page *corev1.PodList) []corev1.Pod { return page.Items })
+	}, func(page *corev1.PodList) []corev1.Pod {
+		return slices.DeleteFunc(page.Items, func(p corev1.Pod) bool { return p.Spec.NodeName != node.Name })
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot tell which pods are on node %s: %w", node.Name, err)
 	}
