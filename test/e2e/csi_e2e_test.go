@@ -38,6 +38,8 @@ type csiCluster struct {
 	attacher *harness.Sidecar
 	policy   string
 	socket   string
+	// arguments are further ones of the program.
+	arguments []string
 }
 
 func startCSI(ctx context.Context, t *testing.T, policy string, classes ...string) csiCluster {
@@ -76,7 +78,7 @@ func startCSIWith(ctx context.Context, t *testing.T, options harness.SuiteOption
 func (c *csiCluster) lead(ctx context.Context, t *testing.T, program string) {
 	t.Helper()
 	replica, err := c.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: c.policy, Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
+		Policy: c.policy, Provisioner: csiProvisioner, Program: program, Arguments: append([]string{"--csi-endpoint", "unix://" + c.socket}, c.arguments...),
 	})
 	must(t, err)
 	c.test.Cleanup(replica.Kill)
