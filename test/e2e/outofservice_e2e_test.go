@@ -59,6 +59,7 @@ tenants:
 
 	pv := c.claim(ctx, t, "kept", "masked")
 	c.stateful(ctx, t, "kept", "node-1")
+	c.worksOn(ctx, t, "node-1")
 	c.writes(ctx, t, "worker-0")
 	lost, other := c.nodes["node-1"], c.nodes["node-2"]
 	directory := func(n *csiNode) string {

@@ -6,8 +6,9 @@
 //
 // Nothing here proves that the machine is off: it may run, cut off from the control plane.
 // So it decides by what the pods of the node use, and leaves alone any node of which the
-// array does not keep out all (inventory.go). See docs/decisions.md, "Owed detachments and
-// node reports".
+// array does not keep out all (inventory.go).
+//
+// See docs/decisions.md, "Owed detachments and node reports".
 package outofservice
 
 import (
