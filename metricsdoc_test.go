@@ -67,6 +67,8 @@ var presences = map[string]presence{
 	"standalone_cinder_csi_attachments":                                    {byLeader, "with --csi-endpoint, for backends in mode csi"},
 	"standalone_cinder_csi_unclean_volumes":                                {byLeader, "with --csi-endpoint, for backends in mode csi"},
 	"standalone_cinder_csi_quarantined_nodes":                              {byLeader, "with --csi-endpoint, for backends in mode csi"},
+	"standalone_cinder_lost_nodes_not_taken":                               {byLeader, "with --taint-lost-nodes, while there are any"},
+	"standalone_cinder_out_of_service_taints_total":                        {byLeader, fromFirstOfLeader},
 	"standalone_cinder_csi_request_duration_seconds":                       {byLeader, fromFirstOfLeader},
 	"standalone_cinder_persistentvolumes":                                  {byLeader, "while there are any"},
 	"standalone_cinder_oldest_released_persistentvolume_timestamp_seconds": {byLeader, "while there are any"},

@@ -186,8 +186,8 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"ConfigMap", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
-	"PersistentVolumes", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits", "TenantStatus",
+	"ConfigMap", "DaemonSet", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"PersistentVolumes", "ReplicaSet", "ReplicationController", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits", "TenantStatus",
 }
 
 // writtenNames collects string literals that look like keys and reasons from

@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/createvolume"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
@@ -173,6 +174,26 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		Logger:  e.logger,
 		Observe: e.attachMetrics.Observe,
 	})}
+}
+
+// newOutOfService makes a term's controller that takes lost nodes out of service.
+func (e *elector) newOutOfService(t *term) *outofservice.Controller {
+	return outofservice.New(outofservice.Options{
+		Namespace:   e.namespace,
+		Client:      e.client,
+		Attachments: attach.FenceOf(t.sidecars.engine),
+		Nodes:       e.nodes.nodes.GetStore(),
+		NodesKnown:  e.nodes.nodes.HasSynced,
+		Claims:      e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		Volumes:     e.factory.Core().V1().PersistentVolumes().Lister(),
+		Share:       e.options.TaintLostNodesShare,
+		Recorder:    e.recorder,
+		Metrics:     e.outOfServiceMetrics,
+		Logger:      e.logger,
+		Board:       t.board,
+		Monitor:     e.monitor,
+		MaxWorkTime: e.maxWorkTime,
+	})
 }
 
 // csiSnapshots presents the term's snapshots to the CSI driver.

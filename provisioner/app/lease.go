@@ -24,6 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/library"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -50,28 +51,30 @@ type elector struct {
 	longestLease time.Duration
 
 	// All terms share the metrics; libraryMetrics are those of the provisioning library.
-	provisionerMetrics *provisioner.Metrics
-	expandMetrics      *expand.Metrics
-	audits             *auditMetrics
-	snapshotMetrics    *snapshot.Metrics
-	importMetrics      *importMetrics
-	attachMetrics      *attach.Metrics
-	libraryMetrics     metrics.Metrics
+	provisionerMetrics  *provisioner.Metrics
+	expandMetrics       *expand.Metrics
+	audits              *auditMetrics
+	snapshotMetrics     *snapshot.Metrics
+	importMetrics       *importMetrics
+	attachMetrics       *attach.Metrics
+	outOfServiceMetrics *outofservice.Metrics
+	libraryMetrics      metrics.Metrics
 }
 
 // newElector makes an elector with connections of its own to the API server.
 func newElector(of *replica, config *rest.Config) (*elector, error) {
 	registry := of.options.Metrics
 	e := &elector{
-		replica:            of,
-		patience:           newPatience(of.options.AttacherTimeout),
-		provisionerMetrics: provisioner.NewMetrics(registry, append(of.mappers.Protocols(), objects.ProtocolCSI)),
-		expandMetrics:      expand.NewMetrics(registry),
-		audits:             newAuditMetrics(registry),
-		snapshotMetrics:    snapshot.NewMetrics(registry),
-		importMetrics:      newImportMetrics(registry),
-		attachMetrics:      attach.NewMetrics(registry),
-		libraryMetrics:     library.NewMetrics(registry),
+		replica:             of,
+		patience:            newPatience(of.options.AttacherTimeout),
+		provisionerMetrics:  provisioner.NewMetrics(registry, append(of.mappers.Protocols(), objects.ProtocolCSI)),
+		expandMetrics:       expand.NewMetrics(registry),
+		audits:              newAuditMetrics(registry),
+		snapshotMetrics:     snapshot.NewMetrics(registry),
+		importMetrics:       newImportMetrics(registry),
+		attachMetrics:       attach.NewMetrics(registry),
+		outOfServiceMetrics: outofservice.NewMetrics(registry),
+		libraryMetrics:      library.NewMetrics(registry),
 	}
 	var err error
 	if e.leaseWatch, err = wiring.KubeClient(config); err != nil {

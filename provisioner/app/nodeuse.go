@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
 
@@ -84,13 +85,13 @@ func (n *nodeCaches) labelsOf(name string) (map[string]string, bool) {
 }
 
 // onlyUse keeps only those fields of nodes and attachments that nodeuse reads, the
-// labels of nodes, and the IDs by which the CSI driver is registered on nodes. The list
+// labels and marks of nodes, and the IDs by which the CSI driver is registered on nodes. The list
 // of images alone makes up most of a Node.
 func onlyUse(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Node:
 		return &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, CreationTimestamp: object.CreationTimestamp, Labels: object.Labels},
+			ObjectMeta: metav1.ObjectMeta{Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion, CreationTimestamp: object.CreationTimestamp, Labels: object.Labels, Annotations: nodemark.Only(object.Annotations)},
 			Spec:       corev1.NodeSpec{Taints: object.Spec.Taints},
 			Status: corev1.NodeStatus{
 				VolumesInUse:    object.Status.VolumesInUse,

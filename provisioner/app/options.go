@@ -18,6 +18,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/socket"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
@@ -43,6 +44,10 @@ type Options struct {
 	CSITrustParameters bool
 	// TenantStatus keeps a TenantStatus in each namespace of a tenant.
 	TenantStatus bool
+	// TaintLostNodes takes nodes out of service that do not answer, as long as no more than
+	// TaintLostNodesShare percent of the nodes are out of service or not Ready.
+	TaintLostNodes      bool
+	TaintLostNodesShare int
 	// AttacherTimeout is how long VolumeAttachments may wait without a call from the
 	// csi-attacher of this pod, before a leader hands over; zero means for ever.
 	AttacherTimeout time.Duration
@@ -106,6 +111,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CSIEndpoint, "csi-endpoint", "", "`endpoint` of the CSI driver's controller for the sidecars of this pod, such as unix:///csi/csi.sock; default is none")
 	flags.BoolVar(&o.CSITrustParameters, "csi-trust-parameters", false, "let anyone who reaches --csi-endpoint make volumes for any namespace, for orchestrators without claims and the tests of the specification; needs rights over claims that only the component csi-trust-parameters gives")
 	flags.DurationVar(&o.AttacherTimeout, "csi-attacher-timeout", 5*time.Minute, "how long VolumeAttachments may wait without a call from the pod's csi-attacher, before a leader hands over to another replica; 0 means for ever")
+	flags.BoolVar(&o.TaintLostNodes, "taint-lost-nodes", false, "take a node out of service that does not answer, after its volumes were taken from it, if the array keeps it out of all of them; needs the component taint-lost-nodes")
+	flags.IntVar(&o.TaintLostNodesShare, "taint-lost-nodes-share", outofservice.DefaultShare, "largest `percentage` of the nodes that may be out of service or not Ready for --taint-lost-nodes to act; at least one node of three or more")
 	flags.BoolVar(&o.TenantStatus, "tenant-status", false, "keep a TenantStatus in each namespace of a tenant; needs the component tenant-status")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
@@ -139,6 +146,12 @@ func (o *Options) Validate() error {
 		}
 	} else if o.CSITrustParameters {
 		problems = append(problems, errors.New("--csi-trust-parameters has no effect without --csi-endpoint"))
+	}
+	if o.TaintLostNodes && o.CSIEndpoint == "" {
+		problems = append(problems, errors.New("--taint-lost-nodes has no effect without --csi-endpoint"))
+	}
+	if o.TaintLostNodes && (o.TaintLostNodesShare < 1 || o.TaintLostNodesShare > 100) {
+		problems = append(problems, fmt.Errorf("--taint-lost-nodes-share is %d; give a percentage from 1 to 100", o.TaintLostNodesShare))
 	}
 	if o.AttacherTimeout < 0 {
 		problems = append(problems, fmt.Errorf("--csi-attacher-timeout is %s; give a positive duration, or 0 for none", o.AttacherTimeout))

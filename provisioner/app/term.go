@@ -241,6 +241,9 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	}
 	if t.sidecars = e.newCSI(work, termCtx, t, handOver); t.sidecars != nil {
 		t.features = append(t.features, t.sidecars)
+		if e.options.TaintLostNodes {
+			t.features = append(t.features, e.newOutOfService(t))
+		}
 	}
 	t.library = e.newLibrary(work, t)
 	t.library.ControllerWaitGroup(&t.workers)

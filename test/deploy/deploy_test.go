@@ -193,6 +193,39 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
+// TestComponentOfLostNodesIsTheChart: the account may read pods, and change Nodes under its
+// own admission policy, and gets nothing else.
+func TestComponentOfLostNodesIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true", "--set", "taintLostNodes.sharePercent=25")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareFile(t, rendered, "taintlostnodes.yaml", "taint-lost-nodes")
+	if args := deployment(t, decode(t, rendered)).Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--taint-lost-nodes") || !slices.Contains(args, "--taint-lost-nodes-share=25") {
+		t.Errorf("the arguments are %q", args)
+	}
+	found := map[string]string{}
+	for _, object := range overlay(t, "csi", "taint-lost-nodes") {
+		if object.GetName() != Release+"-taint-lost-nodes" {
+			continue
+		}
+		if found[object.GetKind()] = "there"; object.GetKind() != "ClusterRole" {
+			continue
+		}
+		role := &rbacv1.ClusterRole{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, role, true); err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range role.Rules {
+			found["ClusterRole"] += fmt.Sprint(" ", rule.Resources, rule.Verbs)
+		}
+	}
+	want := map[string]string{"ClusterRole": "there [nodes] [patch] [pods] [list]", "ClusterRoleBinding": "there", "ValidatingAdmissionPolicy": "there", "ValidatingAdmissionPolicyBinding": "there"}
+	if !maps.Equal(found, want) {
+		t.Errorf("the component has %v, want %v", found, want)
+	}
+}
+
 func TestComponentClaimPolicyIsTheChart(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "claimPolicy.enabled=true")...)
 	if err != nil {
@@ -319,21 +352,22 @@ func TestExampleOverlay(t *testing.T) {
 // Deployment with the chart's for the same settings.
 func TestComponents(t *testing.T) {
 	for component, values := range map[string][]string{
-		"":                   nil,
-		"prometheus-rule":    {"--set", "monitoring.prometheusRule.enabled=true"},
-		"grafana-dashboards": {"--set", "monitoring.dashboards.enabled=true"},
-		"noauth":             {"--set", "clouds.enabled=false"},
-		"extra-ca":           {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
-		"policy-directory":   {"--set", "policy.directory=true"},
-		"network-policy":     {"--set", "networkPolicy.enabled=true"},
-		"pod-monitor":        {"--set", "monitoring.podMonitor.enabled=true"},
-		"historic-volumes":   {"--set", "historicVolumes.namespaces={team-a}"},
-		"web-config":         {"--set", "webConfig.existingSecret=standalone-cinder-web"},
-		"csi":                {"--set", "csi.enabled=true"},
-		"claim-policy":       {"--set", "claimPolicy.enabled=true"},
-		"tenant-status":      {"--set", "tenantStatus.enabled=true"},
-		"node-grow":          {"--set", "nodeGrow.enabled=true"},
-		"web-config csi":     {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
+		"":                     nil,
+		"prometheus-rule":      {"--set", "monitoring.prometheusRule.enabled=true"},
+		"grafana-dashboards":   {"--set", "monitoring.dashboards.enabled=true"},
+		"noauth":               {"--set", "clouds.enabled=false"},
+		"extra-ca":             {"--set", "extraCA.existingConfigMap=standalone-cinder-ca"},
+		"policy-directory":     {"--set", "policy.directory=true"},
+		"network-policy":       {"--set", "networkPolicy.enabled=true"},
+		"pod-monitor":          {"--set", "monitoring.podMonitor.enabled=true"},
+		"historic-volumes":     {"--set", "historicVolumes.namespaces={team-a}"},
+		"web-config":           {"--set", "webConfig.existingSecret=standalone-cinder-web"},
+		"csi":                  {"--set", "csi.enabled=true"},
+		"claim-policy":         {"--set", "claimPolicy.enabled=true"},
+		"tenant-status":        {"--set", "tenantStatus.enabled=true"},
+		"node-grow":            {"--set", "nodeGrow.enabled=true"},
+		"csi taint-lost-nodes": {"--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true"},
+		"web-config csi":       {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
 		// Each of these changes the container, three of them its arguments.
 		"policy-directory extra-ca noauth web-config": {"--set", "policy.directory=true", "--set", "extraCA.existingConfigMap=standalone-cinder-ca", "--set", "clouds.enabled=false", "--set", "webConfig.existingSecret=standalone-cinder-web"},
 	} {
@@ -379,6 +413,9 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"the pod's name twice":            {append(slices.Clone(existing), "--set", "extraEnv[0].name=POD_NAME"), "extraEnv: the chart sets POD_NAME itself"},
 		"callers to be trusted":           {append(slices.Clone(existing), "--set", "extraArgs={--csi-trust-parameters}"), "extraArgs: --csi-trust-parameters needs rights that the chart does not give"},
 		"tenants' objects by a flag":      {append(slices.Clone(existing), "--set", "extraArgs={--tenant-status}"), "extraArgs: the chart sets --tenant-status itself"},
+		"lost nodes by a flag":            {append(slices.Clone(existing), "--set", "extraArgs={--taint-lost-nodes}"), "extraArgs: the chart sets --taint-lost-nodes itself"},
+		"lost nodes without the driver":   {append(slices.Clone(existing), "--set", "taintLostNodes.enabled=true"), "taintLostNodes: only nodes whose volumes are in mode csi"},
+		"more nodes than there are":       {append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "taintLostNodes.sharePercent=101"), "sharePercent"},
 		"an endpoint of the driver":       {append(slices.Clone(existing), "--set", "extraArgs={--csi-endpoint=unix:///x}"), "extraArgs: the chart sets --csi-endpoint itself"},
 		"a relative kubelet directory":    {append(slices.Clone(existing), "--set", "nodeGrow.kubeletDirectory=kubelet"), "kubeletDirectory"},
 		"no replicas":                     {append(slices.Clone(existing), "--set", "replicas=0"), "replicas"},

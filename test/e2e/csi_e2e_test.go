@@ -39,6 +39,8 @@ type csiCluster struct {
 	attacher *harness.Sidecar
 	policy   string
 	socket   string
+	// arguments are further ones of the program.
+	arguments []string
 }
 
 func startCSI(ctx context.Context, t *testing.T, policy string, classes ...string) csiCluster {
@@ -81,7 +83,7 @@ func (c *csiCluster) lead(ctx context.Context, t *testing.T, program string) {
 	clouds, err := os.ReadFile(env.CloudsFile)
 	must(t, err)
 	replica, err := c.StartReplica(ctx, harness.ReplicaOptions{
-		Policy: c.policy, Clouds: string(clouds), Provisioner: csiProvisioner, Program: program, Arguments: []string{"--csi-endpoint", "unix://" + c.socket},
+		Policy: c.policy, Clouds: string(clouds), Provisioner: csiProvisioner, Program: program, Arguments: append([]string{"--csi-endpoint", "unix://" + c.socket}, c.arguments...),
 	})
 	must(t, err)
 	c.test.Cleanup(replica.Kill)

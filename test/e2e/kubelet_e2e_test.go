@@ -232,7 +232,8 @@ func (c *kubeletCluster) boot(ctx context.Context, n *csiNode) (err error) {
 			return err
 		}
 	}
-	return kubelet.Start(ctx, n.Machine, n.name, c.ControlPlane().NodeKubeconfigPath(n.name), c.verbosity)
+	n.cutOff, err = kubelet.Start(ctx, n.Machine, n.name, c.ControlPlane().NodeKubeconfigPath(n.name), c.verbosity)
+	return err
 }
 
 // prepare sets up what an administrator would: what the component csi has for the

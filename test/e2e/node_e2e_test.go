@@ -35,6 +35,8 @@ type csiNode struct {
 	initiator string
 	// cuts take a portal from the node.
 	cuts map[string]func()
+	// cutOff takes the API server from a node with a kubelet.
+	cutOff func()
 	csi.NodeClient
 }
 

@@ -184,6 +184,27 @@ func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error
 	return err
 }
 
+// AllowTaints installs the component taint-lost-nodes of the manifests for an installation's
+// account. remove removes its admission policy.
+func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove func(context.Context) error, err error) {
+	if _, err := s.account(ctx, provisioner); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "taint-lost-nodes", "taintlostnodes.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	account := Account(provisioner)
+	name := account + "-taint-lost-nodes"
+	content = []byte(strings.NewReplacer(ServiceAccount+"-taint-lost-nodes", name, "name: "+ServiceAccount+"\n", "name: "+account+"\n", ":"+ServiceAccount+"'", ":"+account+"'").Replace(string(content)))
+	remove = func(ctx context.Context) error {
+		admission := s.Client.AdmissionregistrationV1()
+		return errors.Join(admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+			admission.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
+	}
+	return remove, s.Apply(ctx, content)
+}
+
 // NameClaims installs the component claim-policy of the manifests for a provisioner, and
 // waits until the claims of one of its classes get its name. remove removes it again.
 func (s *Suite) NameClaims(ctx context.Context, provisioner, class string) (remove func(context.Context) error, err error) {

@@ -63,6 +63,10 @@ type siteOptions struct {
 	workflow string
 	// csi puts the policy's rule into mode csi.
 	csi bool
+	// backend is a further line of the policy's backend.
+	backend string
+	// reports makes changes of nodes' reports count as steps.
+	reports bool
 	// rule is a line of the policy's rule; empty: what the mode needs.
 	rule string
 	// quota is the tenant's, as a flow mapping; empty: it has none.
@@ -311,7 +315,7 @@ func (s *site) signature(service string, r faultproxy.Request) (what string, cou
 		if s.options.namedReads && r.Method == "GET" && readsByName.MatchString(what) {
 			return what, true
 		}
-		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events/") &&
+		return what, r.Method != "GET" && !strings.HasSuffix(path, "/events") && (!strings.Contains(path, "/leases") || s.options.reports && strings.Contains(path, "/leases/staged-volumes.")) && !strings.Contains(path, "/events/") &&
 			!strings.HasSuffix(path, "-last-good") && !bytes.Contains(r.Body, []byte("-last-good"))
 	}
 	if query, err := url.ParseQuery(r.Query); err == nil && len(query) > 0 {
@@ -446,6 +450,7 @@ backends:
   - name: gold
     auth: AUTH
     workflow: WORKFLOW
+    BACKEND
     timeouts: {request: TIMEOUT}
     connector: {host: k8s, initiator: "iqn.2026-01.example:NAME"}
 tenants:
@@ -458,7 +463,11 @@ tenants:
         RULE
 TENANTS
 `)
-	return strings.NewReplacer("AUDIT\n", audit, "RULE", rule, "    QUOTA\n", quota, "NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(text)
+	backend := ""
+	if s.options.backend != "" {
+		backend = "    " + s.options.backend + "\n"
+	}
+	return strings.NewReplacer("AUDIT\n", audit, "    BACKEND\n", backend, "RULE", rule, "    QUOTA\n", quota, "NAME", s.name, "AUTH", auth, "WORKFLOW", s.options.workflow, "TIMEOUT", s.options.requestTimeout.String()).Replace(text)
 }
 
 // start starts a replica and waits until it is ready.

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
 
 // explainNode says whether a node can have volumes, and which attachments are under way.
@@ -41,8 +42,16 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 		}
 		q.because("it has not been ready since %s: %s%s", at(condition.LastTransitionTime.Time), strings.TrimSuffix(condition.Message, "."), remedy)
 	}
-	if isOutOfService(node) {
+	mark, marked := nodemark.Of(node)
+	switch {
+	case nodemark.HasTaint(node) && marked:
+		q.because("the program took it out of service on %s, after its volumes were taken from it; it removes the taint when the node is Ready again and has rebooted or unstaged everything", at(mark.Since))
+	case isOutOfService(node):
 		q.because("it is tainted as out of service, so its volumes go to other nodes; remove the taint when the machine is back and clean")
+	case marked && mark.State == nodemark.Taking:
+		q.because("the program takes its volumes from it since %s, and then taints it as out of service", at(mark.Since))
+	case marked && mark.State == nodemark.Returned:
+		q.note("it came back without a reboot after its volumes were taken, so the program does not take it out of service again before it reboots, or somebody removes its annotation %s", nodemark.Annotation)
 	}
 	if node.Spec.Unschedulable {
 		q.note("it is cordoned: no new pod comes to it until kubectl uncordon %s", q.Name)

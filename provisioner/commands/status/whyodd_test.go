@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
 
 // newInquiry asks a cluster with the objects, in which the caller may not read the
@@ -103,6 +104,31 @@ func TestWhyOfOddObjects(t *testing.T) {
 				return n
 			}()},
 			want: []string{"it is tainted as out of service"}, not: []string{"kubectl taint"},
+		},
+		"a node that the program took out of service": {
+			about: "node/worker-1", objects: []runtime.Object{func() *corev1.Node {
+				n := nodeThatIs(corev1.ConditionUnknown)
+				n.Spec.Taints = []corev1.Taint{nodemark.Taint()}
+				nodemark.Set(n, nodemark.Mark{State: nodemark.Taken, Boot: "b1", Since: noon.Time})
+				return n
+			}()},
+			want: []string{"the program took it out of service on 2026-11-28T12:00:00Z, after its volumes were taken from it"}, not: []string{"kubectl taint", "remove the taint when"},
+		},
+		"a node whose volumes the program takes": {
+			about: "node/worker-1", objects: []runtime.Object{func() *corev1.Node {
+				n := nodeThatIs(corev1.ConditionUnknown)
+				nodemark.Set(n, nodemark.Mark{State: nodemark.Taking, Boot: "b1", Since: noon.Time})
+				return n
+			}()},
+			want: []string{"the program takes its volumes from it since 2026-11-28T12:00:00Z"},
+		},
+		"a node that came back without a reboot": {
+			about: "node/worker-1", objects: []runtime.Object{func() *corev1.Node {
+				n := nodeThatIs(corev1.ConditionTrue)
+				nodemark.Set(n, nodemark.Mark{State: nodemark.Returned, Boot: "b1", Since: noon.Time})
+				return n
+			}()},
+			want: []string{"it came back without a reboot after its volumes were taken"},
 		},
 		"a node that is gone but has volumes": {
 			about: "node/worker-1", objects: []runtime.Object{attachmentTo("worker-1", attached)},

@@ -191,9 +191,15 @@ func Ended(node string) string {
 	return fmt.Sprintf("the node plugin of %s has unstaged it, %s has rebooted, its Node object is deleted, or it is off and tainted %s", node, node, corev1.TaintNodeOutOfService)
 }
 
-// IsOff reports whether an administrator has declared a node off.
+// OwnTaint is the value of the out-of-service taint that the program itself sets.
+const OwnTaint = "standalone-cinder"
+
+// IsOff reports whether an administrator has declared a node off. The program's own taint
+// says less: the array keeps the node out of what was taken from it, and the node may run.
 func IsOff(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == corev1.TaintNodeOutOfService })
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == corev1.TaintNodeOutOfService && taint.Value != OwnTaint
+	})
 }
 
 // foreign returns an error if another machine's report must not be replaced.

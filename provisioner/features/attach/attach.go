@@ -424,19 +424,7 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 			Node: node, Key: wire.NodeKey(node), Others: e.detaching.keysThatStay(of.target.Stamp.PV, volume, node), Attached: had || asked != nil && asked.Status.Attached,
 		}
 	}
-	// The node needs the credentials no longer, and afterwards nobody may ask for this
-	// detachment again.
-	if err := e.drop(ctx, of.target.Stamp.PV, node); err != nil {
-		return err
-	}
-	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
-		return err
-	}
-	e.unsettled.paid(node, volume)
-	e.unsettled.unlock(node, volume)
-	e.places.leave(place{volume.Backend, node}, volume.String())
-	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", node)
-	return nil
+	return e.detaching.end(ctx, volumes, volume, of, from)
 }
 
 // Volume implements controller.Engine.

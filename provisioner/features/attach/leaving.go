@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -130,4 +131,22 @@ func (e detaching) keysThatStay(pv string, volume wire.Handle, node string) []st
 		}
 	}
 	return keys
+}
+
+// end ends the attachment of a volume to a node that has let go of it, or that the volume
+// is taken from. Without a node, it ends all.
+func (e detaching) end(ctx context.Context, volumes Volumes, volume wire.Handle, of source, from backends.UnpublishRequest) error {
+	// The node needs the credentials no longer, and afterwards nobody may ask for this
+	// detachment again.
+	if err := e.drop(ctx, of.target.Stamp.PV, from.Node); err != nil {
+		return err
+	}
+	if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
+		return err
+	}
+	e.unsettled.paid(from.Node, volume)
+	e.unsettled.unlock(from.Node, volume)
+	e.places.leave(place{volume.Backend, from.Node}, volume.String())
+	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", from.Node)
+	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
 
 // Kubernetes detaches a volume from a node that does not answer, and asks nobody whether
@@ -50,6 +51,9 @@ type unsettled struct {
 	locked map[onNode]bool
 	// busy are the volumes that are being attached, or whose owed detachment is being done.
 	busy map[wire.Handle]bool
+	// barred are the nodes that this term takes out of service. The cache may show that
+	// later.
+	barred map[string]bool
 }
 
 // onNode is a volume on a node.
@@ -59,7 +63,7 @@ type onNode struct {
 }
 
 func newUnsettled() *unsettled {
-	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, locked: map[onNode]bool{}, busy: map[wire.Handle]bool{}}
+	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, locked: map[onNode]bool{}, busy: map[wire.Handle]bool{}, barred: map[string]bool{}}
 }
 
 // begin returns false if something else is being done with a volume.
@@ -93,6 +97,23 @@ func (u *unsettled) take(node string, volume wire.Handle) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.taken[onNode{node, volume}] = true
+}
+
+// bar notes whether a node is being taken out of service.
+func (u *unsettled) bar(node string, barred bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if barred {
+		u.barred[node] = true
+	} else {
+		delete(u.barred, node)
+	}
+}
+
+func (u *unsettled) isBarred(node string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.barred[node]
 }
 
 // paid notes that a volume is detached from a node, or wanted there again.
@@ -212,13 +233,7 @@ func (e lostNodes) mayWrite(ctx context.Context, volume wire.Handle, name string
 // With fencing by initiator the array keeps the node out, but a Ready node has not lost
 // the volume: it only has not unstaged it yet.
 func (e lostNodes) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
-	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !isReady(node)
-}
-
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !nodemark.IsReady(node)
 }
 
 // letsGo reports whether a volume may be detached from a node. If the node may still
@@ -253,13 +268,18 @@ func (e lostNodes) forbid(ctx context.Context, volume wire.Handle, name string, 
 		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s may be about to stage volume %s", name, volume)
 	}
 	node := e.node(name)
-	if node == nil || isReady(node) && !slices.Contains(node.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, volume.String()))) {
+	if node == nil || nodemark.IsReady(node) && !slices.Contains(node.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, volume.String()))) {
 		return nil
 	}
 	volumes, err := e.Volumes(volume.Backend)
 	if err != nil {
 		return err
 	}
+	return e.forbidAnyway(ctx, volumes, volume, name, lease)
+}
+
+// forbidAnyway keeps a node from staging a volume with the attachments that it has now.
+func (e lostNodes) forbidAnyway(ctx context.Context, volumes Volumes, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
 	v, _, err := volumes.Find(ctx, volume.ID)
 	if err != nil {
 		return err
@@ -317,6 +337,9 @@ func (e lostNodes) barred(ctx context.Context, wanted wire.Handle, name string) 
 	node := e.node(name)
 	if node == nil {
 		return nil
+	}
+	if e.unsettled.isBarred(name) || nodemark.Bars(node) {
+		return unclean("node %s does not answer and is taken out of service, so it gets no volume until it is back and has let go of what it had", name)
 	}
 	if left := e.unsettled.takenFrom(name); len(left) > 0 {
 		return stagedBefore(name, left[0])

@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
 
 // joined is when the test's Nodes were made.
@@ -44,6 +45,21 @@ func outOfService(node *corev1.Node) {
 
 func ready(node *corev1.Node) {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+}
+
+// silent means that nothing is heard of the node.
+func silent(node *corev1.Node) {
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+}
+
+// marked means that the program takes the node out of service, and takenByUs that it did.
+func marked(node *corev1.Node) {
+	nodemark.Set(node, nodemark.Mark{State: nodemark.Taking, Boot: node.Status.NodeInfo.BootID})
+}
+
+func takenByUs(node *corev1.Node) {
+	nodemark.Set(node, nodemark.Mark{State: nodemark.Taken, Boot: node.Status.NodeInfo.BootID})
+	node.Spec.Taints = []corev1.Taint{nodemark.Taint()}
 }
 
 // otherMachine replaces the machine under the Node's name.

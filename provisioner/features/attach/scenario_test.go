@@ -131,7 +131,7 @@ func (s *scenario) step(t *testing.T, line string) (said string) {
 		var boot string
 		of.MaybeScanArgs(t, "boot", &boot)
 		node := machine(name, boot)
-		for flag, change := range map[string]func(*corev1.Node){"ready": ready, "tainted": outOfService, "another-machine": otherMachine, "anew": anew} {
+		for flag, change := range map[string]func(*corev1.Node){"ready": ready, "silent": silent, "marked": marked, "taken": takenByUs, "tainted": outOfService, "another-machine": otherMachine, "anew": anew} {
 			if of.HasArg(flag) {
 				change(node)
 			}
@@ -171,6 +171,16 @@ func (s *scenario) step(t *testing.T, line string) (said string) {
 	case "unpublish":
 		err = s.Unpublish(t.Context(), volume, idOf(t, map[string]wire.Node{"n1": n1, "n2": n2}[name]))
 		said = "answered\n"
+	case "bar":
+		FenceOf(s.Engine).Bar(name)
+	case "unbar":
+		FenceOf(s.Engine).Unbar(name)
+	case "take":
+		var boot string
+		of.MaybeScanArgs(t, "boot", &boot)
+		var taken bool
+		taken, err = FenceOf(s.Engine).Take(t.Context(), volume, name, boot)
+		said = fmt.Sprintf("taken: %t\n", taken)
 	case "tidy":
 		s.rounds.tidy(t.Context())
 	case "next-leader":

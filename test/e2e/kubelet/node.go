@@ -73,36 +73,50 @@ const mediaSize = "700M"
 // Start makes a machine a node, with the disk of Media. Once it returns, the kubelet
 // runs, and will register the node. It reaches the API server under its address on this
 // machine, and pods reach it as the Service kubernetes. verbosity is that of the kubelet's
-// log.
-func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string, verbosity int) error {
-	config, err := clientcmd.LoadFromFile(kubeconfig)
-	if err != nil {
-		return err
-	}
+// log. The function that it returns cuts the machine off from the API server.
+func Start(ctx context.Context, m *vm.Machine, name, kubeconfig string, verbosity int) (cut func(), err error) {
 	if _, err := m.Run(ctx, "ip address add "+controlplane.ServiceAddress+"/32 dev lo"); err != nil {
-		return err
+		return nil, err
 	}
-	for _, cluster := range config.Clusters {
-		server, err := url.Parse(cluster.Server)
-		if err != nil {
-			return err
-		}
-		if _, err := m.Reach(server.Host); err != nil {
-			return err
-		}
-		if _, err := m.ReachAt(net.JoinHostPort(controlplane.ServiceAddress, "443"), server.Host); err != nil {
-			return err
-		}
+	if cut, err = Connect(m, kubeconfig); err != nil {
+		return nil, err
 	}
 	if err := m.Install(ctx, kubeconfig, "/etc/kubernetes/kubeconfig"); err != nil {
-		return err
+		return nil, err
 	}
 	_, err = m.Run(ctx, fmt.Sprintf("echo %d > /etc/kubernetes/verbosity", verbosity))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = m.Run(ctx, "mkdir -p /opt/kubernetes && mount -o ro /dev/vdb /opt/kubernetes && sh /opt/kubernetes/node.sh "+name)
-	return err
+	return cut, err
+}
+
+// Connect lets a machine reach the API server, until the function that it returns is called.
+func Connect(m *vm.Machine, kubeconfig string) (cut func(), err error) {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	var cuts []func()
+	for _, cluster := range config.Clusters {
+		server, err := url.Parse(cluster.Server)
+		if err != nil {
+			return nil, err
+		}
+		for _, inside := range []string{server.Host, net.JoinHostPort(controlplane.ServiceAddress, "443")} {
+			one, err := m.ReachAt(inside, server.Host)
+			if err != nil {
+				return nil, err
+			}
+			cuts = append(cuts, one)
+		}
+	}
+	return func() {
+		for _, one := range cuts {
+			one()
+		}
+	}, nil
 }
 
 // Restart starts the kubelet of a node again.
