@@ -337,7 +337,11 @@ func (e connections) initialize(ctx context.Context, v cinder.Volume, connector 
 // volume; the request is never repeated.
 func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
-	if err := e.checkSource(ctx, spec); err != nil {
+	source, err := e.checkSource(ctx, spec)
+	if err == nil {
+		err = e.checkSourceEncryption(source, spec)
+	}
+	if err != nil {
 		return cinder.Volume{}, err
 	}
 	// Recorded before the request is sent: a panic between effect and answer must not
@@ -363,6 +367,7 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 			}
 			metadata[stamps.KeyMode] = stamps.ModeCSI
 			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
+			stamps.InheritEncryption(metadata, source)
 		}
 		wanted := cinder.NewVolume{Name: spec.Name, SizeGiB: spec.SizeGiB, Type: spec.Type, Zone: spec.Zone, Metadata: metadata}
 		switch source := spec.Source; {
