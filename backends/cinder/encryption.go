@@ -104,13 +104,13 @@ func (c encryptionClient) Key(ctx context.Context, id string) (Key, error) {
 		MoreHeaders: map[string]string{"Accept": "application/octet-stream"}, OkCodes: []int{http.StatusOK}, KeepResponseBody: true,
 	})
 	if err != nil {
-		return Key{}, ofKeyManager(id, translate(c.backend, operation, err))
+		return Key{}, ofKeyManager(operation, id, translate(c.backend, operation, err))
 	}
 	defer response.Body.Close() //nolint:errcheck // Everything that matters was read.
 	bytes, err := io.ReadAll(io.LimitReader(response.Body, MaxKeySize+1))
 	switch {
 	case err != nil:
-		return Key{}, ofKeyManager(id, translate(c.backend, operation, err))
+		return Key{}, ofKeyManager(operation, id, translate(c.backend, operation, err))
 	case len(bytes) == 0 || len(bytes) > MaxKeySize:
 		return Key{}, c.wrong(operation, fmt.Sprintf("the key manager's answer for key %s cannot be a key: it is empty, or longer than %d bytes", id, MaxKeySize))
 	}
@@ -118,12 +118,16 @@ func (c encryptionClient) Key(ctx context.Context, id string) (Key, error) {
 }
 
 // ofKeyManager says that a failure is the key manager's, and what helps.
-func ofKeyManager(id string, err error) error {
+func ofKeyManager(operation, id string, err error) error {
 	return altered(err, func(e *Error) {
 		e.EffectUnknown = false
 		switch {
 		case e.Status == http.StatusNotFound:
 			e.Kind, e.Message = KindConfig, fmt.Sprintf("the key manager has no key %s, or does not show it to the backend's account: use the account, or a user of its project with a role such as creator, that made the volume", id)
+		case e.Operation == operation && e.Kind == KindUnauthorized:
+			// The client has renewed its token, which Cinder accepts: another login helps
+			// no more.
+			e.Kind, e.Message = KindForbidden, "the key manager rejects the token of the backend's account; see why it does not validate tokens of this Keystone"
 		case e.Kind == KindForbidden:
 			e.Message = fmt.Sprintf("the key manager does not give key %s to the backend's account; give its user a role such as creator in the project that made the volume", id)
 		default:

@@ -65,16 +65,17 @@ func TestKey(t *testing.T) {
 		kind      Kind
 		text      string
 	}{
-		"a key":                           {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, body: string(key)},
-		"an address with a version":       {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager/v1/")}, status: http.StatusOK, body: string(key)},
-		"an empty answer":                 {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, kind: KindInternal, text: "cannot be a key"},
-		"an endless answer":               {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, body: strings.Repeat("k", 5<<20), kind: KindInternal, text: "cannot be a key"},
-		"no key":                          {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusNotFound, body: `{}`, kind: KindConfig, text: "the key manager has no key " + someKey},
-		"a key of somebody else":          {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusForbidden, body: `{"code": 403}`, kind: KindForbidden, text: "does not give key " + someKey},
-		"a key manager that is away":      {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusServiceUnavailable, kind: KindUnavailable, text: "the key manager: "},
-		"no key manager":                  {kind: KindConfig, text: "the service catalog has no key-manager endpoint in region"},
-		"a key manager in another region": {endpoints: []map[string]any{keyManagerAt("RegionTwo", "/key-manager")}, kind: KindConfig, text: "the service catalog has no key-manager endpoint in region"},
-		"two key managers":                {endpoints: []map[string]any{keyManagerAt("RegionOne", "/one"), keyManagerAt("RegionOne", "/two")}, kind: KindConfig, text: "several key-manager endpoints"},
+		"a key":                                  {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, body: string(key)},
+		"an address with a version":              {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager/v1/")}, status: http.StatusOK, body: string(key)},
+		"an empty answer":                        {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, kind: KindInternal, text: "cannot be a key"},
+		"an endless answer":                      {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusOK, body: strings.Repeat("k", 5<<20), kind: KindInternal, text: "cannot be a key"},
+		"no key":                                 {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusNotFound, body: `{}`, kind: KindConfig, text: "the key manager has no key " + someKey},
+		"a key of somebody else":                 {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusForbidden, body: `{"code": 403}`, kind: KindForbidden, text: "does not give key " + someKey},
+		"a key manager that rejects every token": {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusUnauthorized, body: `{"error": {"code": 401}}`, kind: KindForbidden, text: "the key manager rejects the token"},
+		"a key manager that is away":             {endpoints: []map[string]any{keyManagerAt("RegionOne", "/key-manager")}, status: http.StatusServiceUnavailable, kind: KindUnavailable, text: "the key manager: "},
+		"no key manager":                         {kind: KindConfig, text: "the service catalog has no key-manager endpoint in region"},
+		"a key manager in another region":        {endpoints: []map[string]any{keyManagerAt("RegionTwo", "/key-manager")}, kind: KindConfig, text: "the service catalog has no key-manager endpoint in region"},
+		"two key managers":                       {endpoints: []map[string]any{keyManagerAt("RegionOne", "/one"), keyManagerAt("RegionOne", "/two")}, kind: KindConfig, text: "several key-manager endpoints"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := withKeyManager(t, func(w http.ResponseWriter, r *http.Request) {

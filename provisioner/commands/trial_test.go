@@ -22,6 +22,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/keystone"
 )
 
 // everyKind has two rules that ask for the same volume, one rule for a default type,
@@ -94,6 +95,43 @@ func TestTrialsOfEveryKind(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTrialsOfEncryptedTypes tell whether nodes would get a key, and show none.
+func TestTrialsOfEncryptedTypes(t *testing.T) {
+	luks := func(name string, of drivers.Encryption) drivers.VolumeType {
+		return drivers.VolumeType{Name: name, RequiresInitiator: true, Encryption: &of}
+	}
+	types := append(drivers.DefaultVolumeTypes(), luks("managed", drivers.Encryption{Provider: "luks", KeyManager: true}), luks("fixed", drivers.Encryption{Provider: "luks2"}), luks("plain", drivers.Encryption{Provider: "plain"}))
+	for name, test := range map[string]struct {
+		kind, more string
+		noKeys     bool
+		want       string
+	}{
+		"a key of the key manager":   {kind: "managed"},
+		"no key manager":             {kind: "managed", noKeys: true, want: "the service catalog has no key-manager endpoint"},
+		"a fixed key":                {kind: "fixed", more: ", csi: {encryption: {fixedKeySecret: cinder-key}}"},
+		"a fixed key without a name": {kind: "fixed", want: "csi.encryption.fixedKeySecret of the backend names no Secret"},
+		"what nodes do not open":     {kind: "plain", want: "nodes open luks and luks2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			identity := keystone.DefaultIdentity()
+			identity.KeyManager = !test.noKeys
+			c := newCloud(t, cindersim.Options{Types: types, Identity: identity}, 0, false)
+			text := "backends:\n" + strings.Replace(teamBackend, "name: gold", "name: lab, mode: csi"+test.more, 1) + `tenants:
+  - name: a
+    namespaces: [a]
+    classes:
+      - {storageClasses: [one], backends: [lab], volumeType: ` + test.kind + `}
+`
+			got := c.check(t.Context(), text, "--make-volume")
+			if said := got.stdout + got.stderr; test.want == "" && (got.code != 0 || len(got.findings()) > 0) || !strings.Contains(said, test.want) {
+				t.Errorf("%d %q: %s", got.code, got.findings(), said)
+			}
+			c.wantNothingLeft(1)
+		})
 	}
 }
 

@@ -200,6 +200,9 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 		metadata: maps.Clone(given.Metadata), adminMetadata: maps.Clone(given.AdminMetadata), snapshotID: given.SnapshotID,
 		sourceID: given.SourceID, exported: given.Export.Present, username: given.Export.Username, password: given.Export.Password,
 	}
+	if v.keyID = given.KeyID; v.keyID == "" {
+		c.newKey(v)
+	}
 	if given.Name != "" {
 		v.name = &given.Name
 	}

@@ -54,7 +54,8 @@ func (v *Volume) outside(offset int64, length int) []byte {
 		return v.LUKS.header(length)
 	}
 	content := make([]byte, length)
-	if offset >= v.LUKS.Payload() && v.written() {
+	// LUKS2 fills the room of its keys with noise.
+	if offset >= v.LUKS.Payload() && v.written() || offset < v.LUKS.Payload() {
 		content[length/2] = 1
 	}
 	return content

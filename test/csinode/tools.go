@@ -135,9 +135,6 @@ func (n *Node) tool(name string, arguments []string, input string) (string, int)
 		}
 		return "is not a mounted XFS filesystem", 1
 	case "dmsetup":
-		if output, code := n.closeOpened(last); code == 0 {
-			return output, code
-		}
 		for _, l := range n.Layers {
 			if l.Alias == last && n.free(l) {
 				return "", 0

@@ -275,7 +275,8 @@ func (n *csiNode) sharesWithOSBrick(ctx context.Context, t *testing.T, env rig.E
 	const link, opened = "/run/os-brick", "/dev/mapper/crypt-os-brick"
 	withDisk := func(do string) string {
 		must(t, n.stage(ctx, t, disk, ""))
-		n.run(ctx, t, "ln -sfn /dev/$(ls /sys/class/iscsi_session/session*/device/target*/*/block) "+link)
+		// multipathd may have the disk.
+		n.run(ctx, t, "ln -sfn /dev/$(sed -n 's/^  \"device\": \"\\(.*\\)\",/\\1/p' "+stateDir+"/volumes/*.json) "+link)
 		n.osBrick(ctx, t, env, "attach", link)
 		output := n.run(ctx, t, do)
 		n.osBrick(ctx, t, env, "detach", link)

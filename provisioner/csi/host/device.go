@@ -109,7 +109,11 @@ func (h *Host) Unlayer(ctx context.Context, device string) {
 		if h.isMap(device) && strings.HasPrefix(h.mapperID(holder), "part") {
 			continue
 		}
-		_, removeErr := h.run(ctx, "dmsetup", "remove", "--retry", h.mapperName(holder))
+		remove := Command{Tool: "dmsetup", Arguments: []string{"remove", "--retry", h.mapperName(holder)}}
+		if strings.HasPrefix(h.mapperID(holder), cryptPrefix) {
+			remove = Command{Tool: cryptsetup, Arguments: []string{"close", h.mapperName(holder)}}
+		}
+		_, removeErr := h.call(ctx, remove)
 		err = errors.Join(err, removeErr)
 	}
 	if err != nil {

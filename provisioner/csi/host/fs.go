@@ -136,11 +136,12 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	case c.Empty, w.Begun && c.Filesystem == "", c.Unfinished == w.Volume:
 		return true, nil
 	}
-	return false, notEmpty(device, w)
+	return false, notEmpty(device, w, beginning)
 }
 
-func notEmpty(device string, w Wanted) error {
-	return Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first 2 MiB with zeros", w.Volume, device)
+// notEmpty refuses a disk that must begin with zeros.
+func notEmpty(device string, w Wanted, zeros int64) error {
+	return Refuse(NotEmpty, "the disk of volume %s (%s) holds no filesystem, but is not empty either, so it is not formatted. If formatting was interrupted on another node, overwrite its first %d MiB with zeros", w.Volume, device, zeros>>20)
 }
 
 // formatLimit bounds mkfs and growing, which are slow on large disks.

@@ -107,13 +107,13 @@ type Encryption struct {
 	KeyBits int
 }
 
-// reserved is what cryptsetup keeps for a header: 2 MiB for LUKS1, or more if the device
-// has larger stripes, and 16 MiB for LUKS2.
-const reserved = 16 << 20
+// payloads are where cryptsetup begins the data, by the version of LUKS. LUKS1 begins later
+// if the device has larger stripes. LUKS2 fills the room before with noise.
+var payloads = map[int]int64{1: 2 << 20, 2: 16 << 20}
 
-// Judge decides what to do with the disk of an encrypted volume, as Judge does:
-// use its LUKS header, or make one.
-func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wanted) (format bool, err error) {
+// Judge decides what to do with the disk of an encrypted volume, like the Judge of
+// filesystems: use its LUKS header, or make one of a version.
+func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wanted, version int) (format bool, err error) {
 	switch {
 	case found.LUKS.Version != 0 && !found.LUKS.Keyless:
 		return false, nil
@@ -126,13 +126,18 @@ func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wante
 	case w.NeverFormat:
 		return false, Refuse(WrongFilesystem, "volume %s (or its source) was not created by this driver and disk %s has no LUKS header; such a volume is never formatted, so nothing was changed", w.Volume, device)
 	case !found.Empty && !w.Begun && !found.LUKS.Keyless:
-		return false, notEmpty(device, w)
+		return false, notEmpty(device, w, beginning+payloads[2])
 	}
 	// Where the data will be, nothing may be either: this is what later shows that
-	// nothing was ever written inside.
-	blank, err := c.blank(ctx, device, beginning, reserved)
+	// nothing was ever written inside. What luksFormat leaves when it is interrupted ends
+	// before.
+	from, length := int64(beginning), int(payloads[2])
+	if w.Begun || found.LUKS.Keyless {
+		from, length = max(payloads[version], found.LUKS.Payload), beginning
+	}
+	blank, err := c.blank(ctx, device, from, length)
 	if err == nil && !blank {
-		err = notEmpty(device, w)
+		err = notEmpty(device, w, beginning+payloads[2])
 	}
 	return err == nil, err
 }

@@ -1,7 +1,9 @@
 package host
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,12 +63,17 @@ func TestHeadersOfCryptsetup(t *testing.T) {
 			if err != nil || !ended {
 				t.Fatal(err, ended)
 			}
+			crypt := NewCrypt(New(fileRoot{file: file}, slog.New(slog.DiscardHandler)))
 			for point := range killPoints {
 				empty()
 				if _, _, err := killpoint.Run(all*point/killPoints, tool, format...); err != nil {
 					t.Fatal(err)
 				}
-				if found := look(); found.LUKS.Version != 0 && !found.LUKS.Keyless {
+				found := look()
+				if again, err := crypt.Judge(t.Context(), "sdb", found, Wanted{Volume: volume, Begun: true}, want.Version); err != nil || again != (found.LUKS.Version == 0 || found.LUKS.Keyless) {
+					t.Errorf("killed at %d of %d: it is made again: %t, %v", all*point/killPoints, all, again, err)
+				}
+				if found.LUKS.Version != 0 && !found.LUKS.Keyless {
 					if output, err := exec.Command(tool, "luksOpen", "--test-passphrase", "--key-file", key, file).CombinedOutput(); err != nil {
 						t.Errorf("killed at %d of %d, the header seems ready: %v: %s", all*point/killPoints, all, err, output)
 					}
@@ -76,6 +83,25 @@ func TestHeadersOfCryptsetup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fileRoot is a node whose only disk is a file.
+type fileRoot struct {
+	Root
+	file string
+}
+
+func (r fileRoot) ReadFile(string) ([]byte, error) { return nil, os.ErrNotExist }
+
+func (r fileRoot) ReadDevice(_ context.Context, _ string, offset int64, length int) ([]byte, error) {
+	f, err := os.Open(r.file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content := make([]byte, length)
+	_, err = f.ReadAt(content, offset)
+	return content, err
 }
 
 // TestWhatIsNoHeader: what cannot be read is not formatted, and not opened either.

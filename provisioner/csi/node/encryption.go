@@ -48,7 +48,7 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 		return err
 	}
 	wanted := host.Wanted{Volume: r.volumeID(), ReadOnly: r.ReadOnly, NeverFormat: r.NeverFormat, Begun: begun}
-	format, err := e.crypt.Judge(ctx, r.Device, content, wanted)
+	format, err := e.crypt.Judge(ctx, r.Device, content, wanted, r.Encryption.LUKS)
 	if err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func admissible(plan *Plan) error {
 		return refused("%s: %s", denial.Reason, denial.Message)
 	}
 	if plan.Volume.Encrypted {
-		return refused("volume %s is encrypted by Cinder, and nodes cannot open it", plan.Volume.ID)
+		return refused("volume %s is encrypted by Cinder, and such volumes cannot be imported", plan.Volume.ID)
 	}
 	if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) && !plan.Volume.MultiAttach {
 		return refused("claim %s/%s has the access mode ReadWriteMany, but volume %s does not allow several hosts (multiattach)", claim.Namespace, claim.Name, plan.Volume.ID)

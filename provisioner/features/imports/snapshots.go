@@ -108,7 +108,7 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 		Tenant: plan.Decision.Tenant, StorageClass: plan.asked.StorageClass,
 	}
 	if plan.Volume.Encrypted {
-		return nil, refused("snapshot %s is of a volume that Cinder encrypts, and nodes cannot open one with its content", plan.Snapshot.ID)
+		return nil, refused("snapshot %s is of a volume that Cinder encrypts, and such snapshots cannot be imported", plan.Snapshot.ID)
 	}
 	if err := from.ImportableSnapshot(plan.Snapshot, plan.Stamp); err != nil {
 		return nil, err

@@ -157,7 +157,7 @@ func TestWhichSnapshotIsImported(t *testing.T) {
 		"it belongs to a VolumeSnapshot": {content: byHand(nil), others: []runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) { s.Name, s.UID = "earlier", "u0" })}, change: func(s *cinder.Snapshot, _ *cinder.Volume) { s.Metadata = ofOther(same) },
 			event: "Warning SnapshotImportRefused snapshot snapshot-7 belongs to VolumeSnapshot team-a/earlier, which exists; delete it first"},
 		"of an encrypted volume": {content: byHand(nil), change: func(_ *cinder.Snapshot, v *cinder.Volume) { v.Encrypted = true },
-			event: "Warning SnapshotImportRefused snapshot snapshot-7 is of a volume that Cinder encrypts, and nodes cannot open one with its content"},
+			event: "Warning SnapshotImportRefused snapshot snapshot-7 is of a volume that Cinder encrypts, and such snapshots cannot be imported"},
 		"no StorageClass": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = nil }),
 			event: `Warning SnapshotImportRefused tenant a has kept no snapshot with the ID "snapshot-7", and VolumeSnapshotContent imported-snapshot-7 does not say which rule grants another one; correct its spec.source.snapshotHandle, or name the StorageClass of the rule in the annotation standalone-cinder.openstack.org/storage-class`},
 		"a rule without import": {content: byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[objects.AnnotationStorageClass] = "new" }),

@@ -83,7 +83,7 @@ func TestRefusals(t *testing.T) {
 			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "other"}
 		}, "Warning ImportRefused claim team-a/mine asks for the content of another object; an imported volume has its own"},
 		"encrypted": {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Encrypted = true })}, "fast", "id", nil,
-			"Warning ImportRefused volume id is encrypted by Cinder, and nodes cannot open it"},
+			"Warning ImportRefused volume id is encrypted by Cinder, and such volumes cannot be imported"},
 		"in use": {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.Status = cinder.StatusInUse })}, "fast", "id", nil,
 			"Warning ImportFailed backend gold: volume id is in-use"},
 		"no room": {[]cinder.Volume{data("id", func(v *cinder.Volume) { v.SizeGiB = 11 })}, "fast", "id", nil, "Warning QuotaExceeded "},
