@@ -3,11 +3,17 @@ package attach
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/volumekeys"
 )
 
 // Keys says how volumes are encrypted, and reads their keys. Only the Secret of a volume
@@ -21,9 +27,13 @@ type Keys interface {
 const fixedKeyKey = "fixedKey"
 
 // encryptionOf returns how a node opens a volume, and with what; nil if the volume is not
-// encrypted.
+// encrypted. What the volume itself records comes first: Cinder knows nothing of it.
 func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, fixed operatorsSecret) (*mappers.Encryption, string, error) {
-	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
+	encrypted, err := objects.IsEncrypted(connection, v)
+	if record, has := v.Metadata[stamps.KeyEncryption]; err == nil && has {
+		return recordedEncryption(ctx, v.ID, record, encrypted, operatorsSecret{client: fixed.client, namespace: fixed.namespace})
+	}
+	if err != nil || !encrypted {
 		return nil, "", err
 	}
 	of, key, err := keys.Encryption(ctx, v.ID, objects.HasManagedKey)
@@ -40,6 +50,35 @@ func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection,
 		}
 	}
 	return how, key.Passphrase(), nil
+}
+
+// recordedEncryption reads the key that a volume's metadata holds, with the key-encryption
+// key of the Secret that the record names. Nothing is formatted without it.
+func recordedEncryption(ctx context.Context, volumeID, text string, twice bool, keys operatorsSecret) (*mappers.Encryption, string, error) {
+	record, err := stamps.ParseEncryptionRecord(text)
+	if err != nil {
+		return nil, "", damaged("volume %s is encrypted, and %v", volumeID, err)
+	}
+	if twice {
+		return nil, "", damaged("volume %s is encrypted both by its volume type and, with Secret %s/%s, by its rule; restore it with a volume type without encryption", volumeID, keys.namespace, record.Secret)
+	}
+	keys.name = record.Secret
+	secret, err := keys.client.CoreV1().Secrets(keys.namespace).Get(ctx, keys.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, "", damaged("Secret %s/%s does not exist, whose entry %s opens volume %s; restore it", keys.namespace, keys.name, record.Entry, volumeID)
+	case err != nil:
+		return nil, "", fmt.Errorf("cannot read Secret %s/%s, whose entry %s opens volume %s: %w", keys.namespace, keys.name, record.Entry, volumeID, err)
+	}
+	entry, has := secret.Data[record.Entry]
+	if !has {
+		return nil, "", damaged("Secret %s/%s has no entry %s, which opens volume %s; restore it", keys.namespace, keys.name, record.Entry, volumeID)
+	}
+	key, err := volumekeys.Unwrap(record, entry)
+	if err != nil {
+		return nil, "", damaged("entry %s of Secret %s/%s does not open volume %s: %v", record.Entry, keys.namespace, keys.name, volumeID, err)
+	}
+	return &mappers.Encryption{LUKS: 2}, key.Passphrase(), nil
 }
 
 // withPassphrase adds what opens a volume to a node's credentials.

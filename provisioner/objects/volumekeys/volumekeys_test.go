@@ -1,0 +1,73 @@
+package volumekeys
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+)
+
+// sealed wraps a key by the documented format, independently of the package.
+func sealed(t interface{ Fatal(...any) }, key, with, nonce []byte, purpose string) []byte {
+	block, err := aes.NewCipher(with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gcm.Seal(bytes.Clone(nonce), nonce, key, []byte(purpose))
+}
+
+func bytesOf(t *rapid.T, n int, name string) []byte {
+	return rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, name)
+}
+
+// TestKeysOpenOnlyTheirRecords: any other key, and any changed bit, is an error that shows
+// nothing of the keys.
+func TestKeysOpenOnlyTheirRecords(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key, with, other, nonce := bytesOf(t, 32, "key"), bytesOf(t, 32, "with"), bytesOf(t, 32, "other"), bytesOf(t, 12, "nonce")
+		record := stamps.EncryptionRecord{Secret: "keys", Entry: "a", Wrapped: sealed(t, key, with, nonce, "standalone-cinder.openstack.org/encryption 1")}
+		entry := []byte(strings.ToUpper(hex.EncodeToString(with)) + "\n")
+		got, err := Unwrap(record, entry)
+		if err != nil || got.Passphrase() != hex.EncodeToString(key) {
+			t.Fatalf("unwrapped with error %v", err)
+		}
+		damaged := record
+		damaged.Wrapped = bytes.Clone(record.Wrapped)
+		damaged.Wrapped[rapid.IntRange(0, len(record.Wrapped)-1).Draw(t, "at")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+		refused := func(r stamps.EncryptionRecord, entry []byte) {
+			got, err := Unwrap(r, entry)
+			if err == nil {
+				t.Fatalf("unwrapped %v", r)
+			}
+			if text := fmt.Sprint(err, got); strings.Contains(text, hex.EncodeToString(key)) || strings.Contains(text, hex.EncodeToString(with)) {
+				t.Fatalf("a key is shown: %s", text)
+			}
+		}
+		refused(damaged, entry)
+		if !bytes.Equal(other, with) {
+			refused(record, []byte(hex.EncodeToString(other)))
+		}
+		elsewhere := record
+		elsewhere.Wrapped = sealed(t, key, with, nonce, "other")
+		refused(elsewhere, entry)
+		for _, bad := range []string{"", "swordfish", hex.EncodeToString(with)[1:], hex.EncodeToString(with) + "00", string(with)} {
+			if hex.EncodeToString(with) != bad {
+				refused(record, []byte(bad))
+			}
+		}
+		short := record
+		short.Wrapped = record.Wrapped[:rapid.IntRange(0, len(record.Wrapped)-1).Draw(t, "length")]
+		refused(short, entry)
+	})
+}
