@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -79,8 +82,24 @@ func (Key) LogValue() slog.Value { return slog.StringValue(hiddenKey) }
 // MarshalJSON hides the key.
 func (Key) MarshalJSON() ([]byte, error) { return json.Marshal(hiddenKey) }
 
-// MaxKeySize bounds a key, in bytes. Cinder's have 32 or 64.
-const MaxKeySize = 512
+// MinKeySize and MaxKeySize bound a key, in bytes. Cinder's have 32 or 64.
+const (
+	MinKeySize = 16
+	MaxKeySize = 512
+)
+
+// keyTimeout bounds a request for a key, which is answered from memory.
+const keyTimeout = 15 * time.Second
+
+// isKey reports whether a key manager's answer can be a key of Cinder's. A new volume is
+// encrypted with whatever counts as its key, and the page of a proxy would open it never
+// again.
+func isKey(contentType string, bytes []byte) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && media == octets && slices.Contains([]int{16, 24, 32, 64}, len(bytes))
+}
+
+const octets = "application/octet-stream"
 
 // Key reads a key from the key manager (Barbican) that the service catalog names. None of
 // its failures says anything about Cinder, and none is KindNotFound, which means that the
@@ -99,9 +118,9 @@ func (c encryptionClient) Key(ctx context.Context, id string) (Key, error) {
 		return Key{}, &Error{Backend: c.backend, Operation: operation, Kind: KindConfig, Message: err.Error()}
 	}
 	service := &gophercloud.ServiceClient{ProviderClient: c.service.ProviderClient, Endpoint: endpoint, Type: "key-manager"}
-	ctx = withExchange(c.outgoing(ctx, operation), func(e *exchange) { e.elsewhere = true })
+	ctx = withExchange(c.outgoing(ctx, operation), func(e *exchange) { e.elsewhere, e.timeout = true, e.atMost(keyTimeout) })
 	response, err := service.Request(ctx, http.MethodGet, service.ServiceURL("secrets", id, "payload"), &gophercloud.RequestOpts{
-		MoreHeaders: map[string]string{"Accept": "application/octet-stream"}, OkCodes: []int{http.StatusOK}, KeepResponseBody: true,
+		MoreHeaders: map[string]string{"Accept": octets}, OkCodes: []int{http.StatusOK}, KeepResponseBody: true,
 	})
 	if err != nil {
 		return Key{}, ofKeyManager(operation, id, translate(c.backend, operation, err))
@@ -111,8 +130,8 @@ func (c encryptionClient) Key(ctx context.Context, id string) (Key, error) {
 	switch {
 	case err != nil:
 		return Key{}, ofKeyManager(operation, id, translate(c.backend, operation, err))
-	case len(bytes) == 0 || len(bytes) > MaxKeySize:
-		return Key{}, c.wrong(operation, fmt.Sprintf("the key manager's answer for key %s cannot be a key: it is empty, or longer than %d bytes", id, MaxKeySize))
+	case !isKey(response.Header.Get("Content-Type"), bytes):
+		return Key{}, c.wrong(operation, fmt.Sprintf("the key manager's answer for key %s cannot be a key: it is not %s with the length of an AES key; look at the secret there", id, octets))
 	}
 	return Key{bytes}, nil
 }

@@ -1,6 +1,7 @@
 package cinder
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/auth"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
@@ -57,7 +60,7 @@ func TestEncryption(t *testing.T) {
 
 // TestKey: what the key manager says is bounded, and its failures are not those of the volume.
 func TestKey(t *testing.T) {
-	key := []byte("\x00key with\nany bytes\xff\x10")
+	key := []byte("\x00key with\nany bytes, 32 of it!\xff\x10")
 	for name, test := range map[string]struct {
 		endpoints []map[string]any
 		status    int
@@ -122,4 +125,66 @@ func TestKey(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// TestWhatIsNoKeyIsNotTakenForOne: a new volume is formatted with whatever the key manager
+// answers. A proxy's page with status 200, or a cut-off or re-encoded answer, would become
+// its only key, and when the key manager answers again, its key opens nothing.
+func TestWhatIsNoKeyIsNotTakenForOne(t *testing.T) {
+	for name, answer := range map[string]struct{ contentType, body string }{
+		"a page of a proxy":          {"text/html; charset=utf-8", "<html><body>Maintenance, back soon</body></html>"},
+		"a document of the API":      {"application/json", `{"status": "ACTIVE", "name": null}`},
+		"a key as text":              {"text/plain", "c3dvcmRmaXNo"},
+		"one byte":                   {"application/octet-stream", "\n"},
+		"a key that is half a key":   {"application/octet-stream", strings.Repeat("k", 7)},
+		"a key with a line break":    {"application/octet-stream", strings.Repeat("k", 32) + "\n"},
+		"a page without a good name": {"application/octet-stream", "<html><body>Maintenance, back soon</body></html>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cloud := withKeyManager(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", answer.contentType)
+				_, _ = w.Write([]byte(answer.body))
+			}, keyManagerAt("RegionOne", "/key-manager"))
+			if key, err := logIn(t, cloud).Key(t.Context(), someKey); err == nil {
+				t.Errorf("%q of type %s is a key, with the passphrase %s", answer.body, answer.contentType, key.Passphrase())
+			}
+		})
+	}
+}
+
+// TestASilentKeyManagerLeavesCinderItsTurns: requests for keys take the slots of the
+// backend's Cinder, and no breaker ends them. As many pods with encrypted volumes as the
+// backend has slots (16 by default) stop all its requests: also those of other tenants, of
+// detaching, and of the leader's lists.
+func TestASilentKeyManagerLeavesCinderItsTurns(t *testing.T) {
+	end := make(chan struct{})
+	asked := make(chan struct{}, 16)
+	cloud := withKeyManager(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/key-manager/") {
+			asked <- struct{}{}
+			select {
+			case <-end:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		cindertest.Answer(w, http.StatusOK, `{"encryption_key_id": null}`)
+	}, keyManagerAt("RegionOne", "/key-manager"))
+	defer close(end)
+	client := logIn(t, cloud) // with 16 slots
+	for range 16 {
+		go func() { _, _ = client.Key(t.Context(), someKey) }()
+	}
+	for range 16 {
+		select {
+		case <-asked:
+		case <-time.After(5 * time.Second):
+			t.Fatal("the key manager was not asked")
+		}
+	}
+	ctx, cancel := context.WithTimeout(turns.WithCaller(t.Context(), turns.Caller{Tenant: "another"}), 3*time.Second)
+	defer cancel()
+	if _, err := client.Encryption(ctx, someVolume); err != nil {
+		t.Errorf("Cinder answers at once, but another tenant's request ends with: %v", err)
+	}
 }

@@ -75,8 +75,11 @@ type transport struct {
 	next    http.RoundTripper
 	backend string
 	queue   *turns.Queue
-	timeout time.Duration
-	metrics *Metrics
+	// elsewhere is the queue of requests to other services than Cinder, so that one that
+	// does not answer leaves Cinder its slots.
+	elsewhere *turns.Queue
+	timeout   time.Duration
+	metrics   *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
 	clock    clock.Clock
@@ -87,12 +90,13 @@ type transport struct {
 
 func newTransport(options Options, found auth.Credentials) *transport {
 	t := &transport{
-		next:     options.Base,
-		backend:  options.Backend,
-		queue:    cmp.Or(options.Queue, turns.NewQueue(options.Limits)),
-		timeout:  options.RequestTimeout,
-		metrics:  options.Metrics,
-		mayWrite: options.MayWrite,
+		next:      options.Base,
+		backend:   options.Backend,
+		queue:     cmp.Or(options.Queue, turns.NewQueue(options.Limits)),
+		elsewhere: turns.NewQueue(turns.Limits{Concurrency: options.Limits.Concurrency}),
+		timeout:   options.RequestTimeout,
+		metrics:   options.Metrics,
+		mayWrite:  options.MayWrite,
 	}
 	t.certificates.Identity = hostOf(found.Keystone.IdentityEndpoint)
 	if t.mayWrite == nil {
@@ -163,12 +167,16 @@ func (e exchange) atMost(longest time.Duration) time.Duration {
 // is read.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	release, of := func() {}, exchangeOf(r.Context())
+	queue := t.queue
+	if of.elsewhere {
+		queue = t.elsewhere
+	}
 	if !of.login {
-		if err := t.queue.Admit(r.Context(), of.admission); err != nil {
+		if err := queue.Admit(r.Context(), of.admission); err != nil {
 			return nil, notSent{err}
 		}
 		trace.SpanFromContext(r.Context()).AddEvent(admittedEvent)
-		release = t.queue.Release
+		release = queue.Release
 	}
 	bounded, cancel := context.WithTimeout(r.Context(), of.atMost(t.timeout))
 	done := sync.OnceFunc(func() {

@@ -84,9 +84,10 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 		ReadOnly:           readOnly,
 		NodeStageSecretRef: &corev1.SecretReference{Namespace: v.SecretNamespace, Name: NodeSecretName(v.PVName)},
 	}
+	// Of a raw volume, they say whether it may get a LUKS header, and which one a copy has.
+	source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.NeverFormat}.Context()
 	if !v.Block {
 		source.FSType = v.FSType
-		source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.NeverFormat}.Context()
 	}
 	return mappers.Result{
 		Source:   corev1.PersistentVolumeSource{CSI: source},

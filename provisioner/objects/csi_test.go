@@ -2,6 +2,7 @@ package objects
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,5 +133,28 @@ func TestKubeletsSeeThatAVolumeIsWritten(t *testing.T) {
 	pv := NewPersistentVolume(Provisioned{Claim: claim, Class: &storagev1.StorageClass{}, Mapped: mapped})
 	if got := pv.Spec.AccessModes; len(got) != 2 || got[0] != corev1.ReadWriteMany || got[1] != corev1.ReadOnlyMany || modes[0] != corev1.ReadOnlyMany {
 		t.Errorf("access modes %q of %q", got, modes)
+	}
+}
+
+// TestARawVolumesOriginReachesItsNodes: a raw volume used to be never formatted, so its
+// PersistentVolume says nothing. Now its node makes a LUKS header on a disk that seems blank,
+// unless it is told not to, and needs the sources to know the header of a copy.
+func TestARawVolumesOriginReachesItsNodes(t *testing.T) {
+	result, err := MapCSI(CSIVolume{PVName: "pvc-1", Backend: "gold", VolumeID: "86a25cac-e84c-4ef1-816f-76fcd478cebd", SecretNamespace: "own",
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Block: true, NeverFormat: true, FilesystemUUIDs: []string{"0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := wire.ParseVolumeContext(result.Source.CSI.VolumeAttributes)
+	if !told.NeverFormat {
+		t.Error("the node is not told that a raw volume existed before its claim, so it may make a LUKS header on it")
+	}
+	if !slices.Contains(told.FilesystemUUIDs, "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11") {
+		t.Error("the node is not told the sources of a raw copy, whose LUKS header the copy has")
+	}
+	block := corev1.PersistentVolumeBlock
+	copied := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{VolumeMode: &block, PersistentVolumeSource: result.Source}}
+	if !NeverFormat(copied) {
+		t.Error("a copy of a raw volume that existed before its claim may be formatted")
 	}
 }

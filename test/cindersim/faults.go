@@ -128,9 +128,11 @@ type Injection struct {
 	set   *faultSet
 	fault Fault
 
+	// removed is closed by Remove.
+	removed chan struct{}
+
 	// Guarded by the set's mutex.
 	matched, applied int
-	removed          bool
 }
 
 // Matched counts the requests that met the fault's conditions, except Nth and
@@ -154,7 +156,7 @@ func (i *Injection) Remaining() int {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()
 	switch {
-	case i.removed:
+	case i.isRemoved():
 		return 0
 	case i.fault.Times == 0:
 		return -1
@@ -162,13 +164,24 @@ func (i *Injection) Remaining() int {
 	return i.fault.Times - i.applied
 }
 
-// Remove ends the fault. Requests that already hang continue to hang until
-// their clients leave.
+// Remove ends the fault. Requests that wait for its delay go on at once; those
+// that hang continue to hang until their clients leave.
 func (i *Injection) Remove() {
 	i.set.mu.Lock()
 	defer i.set.mu.Unlock()
-	i.removed = true
+	if !i.isRemoved() {
+		close(i.removed)
+	}
 	i.set.active = slices.DeleteFunc(i.set.active, func(other *Injection) bool { return other == i })
+}
+
+func (i *Injection) isRemoved() bool {
+	select {
+	case <-i.removed:
+		return true
+	default:
+		return false
+	}
 }
 
 // faultSet contains the faults in the order of their injection.
@@ -183,7 +196,7 @@ func (s *faultSet) inject(fault Fault) *Injection {
 	if fault.Code == 0 {
 		fault.Code = http.StatusServiceUnavailable
 	}
-	injection := &Injection{set: s, fault: fault}
+	injection := &Injection{set: s, fault: fault, removed: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.active = append(s.active, injection)
@@ -191,8 +204,9 @@ func (s *faultSet) inject(fault Fault) *Injection {
 }
 
 // pick applies the faults to a request. The first that applies decides; faults
-// that only delay add up and let others apply too.
-func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
+// that only delay add up and let others apply too. The request must wait for the
+// delays of all that it returns.
+func (s *faultSet) pick(request Request) (chosen *Fault, delays []*Injection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var spent []*Injection
@@ -208,7 +222,9 @@ func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
 			continue
 		}
 		injection.applied++
-		delay += f.Delay
+		if f.Delay > 0 {
+			delays = append(delays, injection)
+		}
 		if f.Times > 0 && injection.applied == f.Times {
 			spent = append(spent, injection)
 		}
@@ -223,5 +239,5 @@ func (s *faultSet) pick(request Request) (chosen *Fault, delay time.Duration) {
 	for _, injection := range spent {
 		s.active = slices.DeleteFunc(s.active, func(other *Injection) bool { return other == injection })
 	}
-	return chosen, delay
+	return chosen, delays
 }

@@ -181,10 +181,28 @@ func TestDelaysAddUpAndLetOtherFaultsApply(t *testing.T) {
 	s.inject(Fault{Kind: Delay, Delay: time.Second})
 	s.inject(Fault{Kind: DropBefore, Delay: time.Minute})
 	s.inject(Fault{Kind: RespondBefore, Delay: time.Hour})
-	fault, delay := s.pick(Request{Operation: "volume.get"})
+	fault, delays := s.pick(Request{Operation: "volume.get"})
+	var delay time.Duration
+	for _, injection := range delays {
+		delay += injection.fault.Delay
+	}
 	if fault == nil || fault.Kind != DropBefore || delay != time.Minute+time.Second {
 		t.Errorf("picked %+v after %s", fault, delay)
 	}
+}
+
+func TestADelayEndsWhenItIsRemoved(t *testing.T) {
+	s := started(t, Options{})
+	delay := s.Inject(Fault{Kind: Delay, Delay: time.Hour})
+	c := noauthSender(t, s)
+	go func() {
+		for delay.Applied() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		delay.Remove()
+		delay.Remove()
+	}()
+	c.do(http.StatusOK, "GET", "/volumes", "")
 }
 
 func TestABlackHoleEndsWhenItIsRemoved(t *testing.T) {

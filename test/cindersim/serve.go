@@ -53,7 +53,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	request, observed := s.describe(x)
 	entry := s.journal.begin(request, s.options.Now())
-	fault, delay := s.faults.pick(request)
+	fault, delays := s.faults.pick(request)
 	status := 0
 	defer func() {
 		s.journal.update(entry, func(e *Entry) {
@@ -64,7 +64,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.journal.update(entry, func(e *Entry) { e.Fault = fault.Kind.String() })
 	}
 	// A request whose client has left is performed all the same, as in Cinder.
-	s.pause(s.latency(request.Operation) + delay)
+	s.pause(s.latency(request.Operation), nil)
+	for _, injection := range delays {
+		s.pause(injection.fault.Delay, injection.removed)
+	}
 
 	kind := Kind(0)
 	if fault != nil {
@@ -98,7 +101,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer = fault.reply(h.endpoint)
 	}
 	if answer.wait > 0 {
-		s.pause(answer.wait)
+		s.pause(answer.wait, nil)
 	}
 	status = answer.status
 	s.write(w, x, answer)
@@ -258,7 +261,7 @@ func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
 }
 
 // pause waits in real time, unless the simulator closes meanwhile.
-func (s *Simulator) pause(duration time.Duration) {
+func (s *Simulator) pause(duration time.Duration, ended <-chan struct{}) {
 	if duration <= 0 {
 		return
 	}
@@ -266,6 +269,7 @@ func (s *Simulator) pause(duration time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-ended:
 	case <-s.closed:
 	}
 }

@@ -30,17 +30,6 @@ import (
 // keys.
 func annotation(name string) string { return "standalone-cinder.openstack.org/" + name }
 
-// newEscape makes a world whose waits end within a minute: often the absence of
-// an event shows that something did not happen.
-func newEscape(t *testing.T, name string, options cindersim.Options) *world {
-	t.Helper()
-	w := newWorld(t, name, options)
-	var cancel context.CancelFunc
-	w.ctx, cancel = context.WithTimeout(w.ctx, time.Minute)
-	t.Cleanup(cancel)
-	return w
-}
-
 // file makes a claim of a namespace of the world, and returns it with its UID.
 func (w *world) file(namespace, name, class string, change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	w.Helper()
@@ -145,7 +134,7 @@ func (w *world) creates() int { return w.sim.CountByOperation()["volume.create"]
 // of another tenant's volume.
 func TestEscapeByClaimAnnotationsPicksNothing(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escnote", cindersim.Options{})
+	w := newWorld(t, "escnote", cindersim.Options{})
 	w.start()
 	w.claim("b", "victim", "lab", "1Gi")
 	victimPV, victim := w.boundVolume("b", "victim")
@@ -205,7 +194,7 @@ func TestEscapeByClaimAnnotationsPicksNothing(t *testing.T) {
 // StorageClass of another one.
 func TestEscapeByAnotherClassGetsNothing(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escclass", cindersim.Options{})
+	w := newWorld(t, "escclass", cindersim.Options{})
 	w.must(suite.CreateClass(w.ctx, "escclass-other", "other.example.org/"+w.name, nil))
 	// Tenant a may use every class, so that only the class's own provisioner
 	// keeps the claim out.
@@ -261,7 +250,7 @@ func TestEscapeByAnotherClassGetsNothing(t *testing.T) {
 // PersistentVolume.
 func TestEscapeByNamesLikeAnothersGetsNothingOfTheirs(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escname", cindersim.Options{})
+	w := newWorld(t, "escname", cindersim.Options{})
 	w.policy = w.change(`namespaces: ["escname-b"]`, `namespaces: ["escname-b", "escname-a-*"]`)
 	w.start()
 	w.claim("a", "victim", "gold", "1Gi")
@@ -346,7 +335,7 @@ func (w *world) discard(pvName string) {
 // retained PersistentVolume, and for a copy of another tenant's claim.
 func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escbind", cindersim.Options{})
+	w := newWorld(t, "escbind", cindersim.Options{})
 	w.allow("escbind-retain")
 	w.policy = w.change(`storageClasses: ["escbind-gold"]`, `storageClasses: ["escbind-gold", "escbind-retain"]`)
 	w.start()
@@ -421,7 +410,7 @@ func TestEscapeByVolumeNameOrDataSourceGetsNothing(t *testing.T) {
 //tier:outage
 func TestEscapeByANamespaceMadeAnewGetsNothingOfTheOldOwner(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escanew", cindersim.Options{})
+	w := newWorld(t, "escanew", cindersim.Options{})
 	w.byLabels()
 	w.allow("escanew-retain")
 	w.policy = w.change(`storageClasses: ["escanew-gold"]`, `storageClasses: ["escanew-gold", "escanew-retain"]`)
@@ -497,7 +486,7 @@ func TestEscapeThroughALabelTakenWhileTheClaimWaitsForRoom(t *testing.T) {
 		"both":   {map[string]any{"tenant-b": "escwait-both"}, "AmbiguousTenant", "tenant-a (tenants[0]), tenant-b (tenants[1])"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newEscape(t, "escwait-"+name, cindersim.Options{})
+			w := newWorld(t, "escwait-"+name, cindersim.Options{})
 			w.byLabels()
 			w.policy = w.change("    metadata: {costcenter", "    quota: {volumes: 1}\n    metadata: {costcenter")
 			w.start()
@@ -544,7 +533,7 @@ func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
 		"both":   {map[string]any{"tenant-b": "escdown-both"}, "AmbiguousTenant", "tenant-a (tenants[0]), tenant-b (tenants[1])"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newEscape(t, "escdown-"+name, cindersim.Options{})
+			w := newWorld(t, "escdown-"+name, cindersim.Options{})
 			w.byLabels()
 			replica := w.start()
 			w.must(suite.CreateNamespace(w.ctx, w.name+"-home", map[string]string{"tenant-a": w.name}))
@@ -574,7 +563,7 @@ func TestEscapeThroughALabelTakenDuringAnOutage(t *testing.T) {
 // listing the backend.
 func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "esclist", cindersim.Options{})
+	w := newWorld(t, "esclist", cindersim.Options{})
 	w.byLabels()
 	listing := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Delay: 4 * time.Second, Operation: "volume.list",
 		Match: func(r cindersim.Request) bool { return r.Endpoint == cindersim.Cinder }})
@@ -609,7 +598,7 @@ func TestEscapeThroughALabelTakenWhileTheBackendIsListed(t *testing.T) {
 //tier:outage
 func TestEscapeThroughALabelChangedWhileCinderMakesTheVolumeIsFinished(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escmake", cindersim.Options{CreateDelay: 2 * time.Second})
+	w := newWorld(t, "escmake", cindersim.Options{CreateDelay: 2 * time.Second})
 	w.byLabels()
 	w.start()
 	w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Delay: 2 * time.Second, Operation: "volume.create", Times: 1})
@@ -653,7 +642,7 @@ func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T
 		"both":   {"tenant-b": "eschalf-both"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newEscape(t, "eschalf-"+name, cindersim.Options{})
+			w := newWorld(t, "eschalf-"+name, cindersim.Options{})
 			w.byLabels()
 			w.start()
 			refused := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "attachment.create", Code: 409})
@@ -697,7 +686,7 @@ func TestEscapeThroughALabelChangedBetweenAttemptsLeavesNothingHalf(t *testing.T
 // the program first looks, that are almost those of claims.
 func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escfake", cindersim.Options{})
+	w := newWorld(t, "escfake", cindersim.Options{})
 	gold := w.file("a", "data", "gold", nil)
 	lab := w.file("b", "data", "lab", nil)
 	another := w.file("stranger", "data", "gold", nil)
@@ -772,7 +761,7 @@ func TestEscapeByVolumesThatImitateOursAdoptsNone(t *testing.T) {
 // project. But a volume that is in use elsewhere, or too small, is not adopted.
 func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escown", cindersim.Options{})
+	w := newWorld(t, "escown", cindersim.Options{})
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range []string{"ready", "larger", "instance", "small"} {
 		claims[name] = w.file("a", name, "gold", func(c *corev1.PersistentVolumeClaim) {
@@ -820,7 +809,7 @@ func TestEscapeByAStampInOnesOwnProject(t *testing.T) {
 // same.
 func TestEscapeByAStampAtAnothersBackendDrawsNoClaimThere(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escdraw", cindersim.Options{})
+	w := newWorld(t, "escdraw", cindersim.Options{})
 	names := []string{"ready", "instance", "later"}
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for _, name := range names[:2] {
@@ -886,7 +875,7 @@ func (w *world) forged(name string, real corev1.PersistentVolume, uid types.UID,
 // tenants, claims, clusters and programs.
 func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escpv", cindersim.Options{})
+	w := newWorld(t, "escpv", cindersim.Options{})
 	w.start()
 	w.claim("a", "data", "gold", "1Gi")
 	w.claim("b", "data", "lab", "1Gi")
@@ -956,7 +945,7 @@ func TestEscapeByAPersistentVolumeThatNamesAnothersVolumeDeletesNothing(t *testi
 // record and the volume's stamp agree, and the volume is that cluster's.
 func TestEscapeByAPersistentVolumeOfAnotherClusterDeletesNothing(t *testing.T) {
 	t.Parallel()
-	w := newEscape(t, "escfar", cindersim.Options{})
+	w := newWorld(t, "escfar", cindersim.Options{})
 	w.start()
 	w.claim("a", "data", "gold", "1Gi")
 	own, _ := w.boundVolume("a", "data")

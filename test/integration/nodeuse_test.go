@@ -193,9 +193,9 @@ func TestRescueOfReleasedVolumesIsHeard(t *testing.T) {
 		pvs = append(pvs, pv.Name)
 		volumes[pv.Name] = volume
 	}
-	// Every read of a volume takes a while, so that the deletions are under way
-	// when the rescue comes.
-	slow := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Operation: "volume.get", Delay: 6 * time.Second})
+	// No read of a volume is answered before the rescue has come, so that the
+	// deletions are under way then.
+	slow := w.sim.Inject(cindersim.Fault{Kind: cindersim.Delay, Operation: "volume.get", Delay: worldTime})
 	for i := range many {
 		w.unclaim("b", fmt.Sprintf("data-%d", i))
 	}

@@ -33,6 +33,8 @@ type Content struct {
 	// LUKS is the header of an encrypted device, in which only what is opened from it
 	// has a filesystem.
 	LUKS LUKS
+	// Unreadable means that the device begins as a LUKS header does, and goes on otherwise.
+	Unreadable bool
 }
 
 // beginning is how much of a device is read. Every filesystem, partition table and volume
@@ -86,7 +88,7 @@ func recognize(content []byte) Content {
 		}
 		found.Bytes = int64(blocks) << (10 + min(binary.LittleEndian.Uint32(super[0x18:]), 6))
 	default:
-		found.Empty = isEmpty(content)
+		found.Empty, found.Unreadable = isEmpty(content), bytes.HasPrefix(content, luksMagic)
 	}
 	return found
 }
@@ -120,6 +122,8 @@ type Wanted struct {
 // See docs/decisions.md, "What a disk must prove".
 func Judge(device string, c Content, w Wanted) (format bool, err error) {
 	switch {
+	case c.Unreadable:
+		return false, unreadable(device, w)
 	case c.LUKS.Version != 0:
 		return false, Refuse(WrongFilesystem, "the disk of volume %s (%s) is encrypted with LUKS%d, but Cinder says that the volume is not; nothing was changed", w.Volume, device, c.LUKS.Version)
 	case c.UUID != "" && c.UUID != w.Volume && !slices.Contains(w.Copied, c.UUID):
@@ -137,6 +141,12 @@ func Judge(device string, c Content, w Wanted) (format bool, err error) {
 		return true, nil
 	}
 	return false, notEmpty(device, w, beginning)
+}
+
+// unreadable gives no advice to overwrite anything: whoever destroys a header destroys all
+// data.
+func unreadable(device string, w Wanted) error {
+	return Refuse(NotEmpty, "the disk of volume %s (%s) begins with a LUKS header that this driver cannot read: it is damaged, of another version, or being encrypted anew; look at it with cryptsetup luksDump. Nothing was changed", w.Volume, device)
 }
 
 // notEmpty refuses a disk that must begin with zeros.

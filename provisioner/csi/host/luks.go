@@ -49,8 +49,7 @@ const (
 	luks2JSON      = 4096
 )
 
-// readLUKS reads the header of a device's beginning. A damaged one counts as none: then
-// the device holds something unknown.
+// readLUKS reads the header of a device's beginning; none if it cannot.
 func readLUKS(content []byte) LUKS {
 	if !bytes.HasPrefix(content, luksMagic) {
 		return LUKS{}
@@ -117,6 +116,8 @@ func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wante
 	switch {
 	case found.LUKS.Version != 0 && !found.LUKS.Keyless:
 		return false, nil
+	case found.Unreadable && !w.Begun:
+		return false, unreadable(device, w)
 	case found.LUKS.Keyless && found.LUKS.UUID != w.Volume:
 		return false, Refuse(WrongKey, "the LUKS header on the disk of volume %s (%s) has no key; restore the volume. Nothing was changed", w.Volume, device)
 	case found.Filesystem != "":

@@ -52,8 +52,8 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 	if err != nil {
 		return err
 	}
-	if format && r.ManyWriters {
-		return host.Refuse(host.WrongFilesystem, "volume %s has no LUKS header yet, and none is made while several nodes may have it at once: each would make its own; use it once with ReadWriteOnce", r.Volume)
+	if format && (r.ManyWriters || w.shared) {
+		return host.Refuse(host.WrongFilesystem, "volume %s has no LUKS header yet, and none is made while several nodes may have it at once: each would make its own; copy it from a volume of a claim with ReadWriteOnce alone", r.Volume)
 	}
 	if err := unchanged(ctx, r); err != nil {
 		return err
@@ -76,6 +76,11 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 		}
 	}
 	r.Header = content.LUKS.UUID
+	// A raw volume has no filesystem inside by which it could be recognized, and with a
+	// fixed key, one passphrase opens all volumes.
+	if r.Filesystem == "" && e.mustBeKnown(r) {
+		return host.Refuse(host.WrongVolume, "the disk of volume %s (%s) has a LUKS header with the UUID %s, which this driver did not make for the volume; nothing was changed", r.Volume, r.Device, r.Header)
+	}
 	readOnly := w.refusesWrites || r.ReadOnly && r.Filesystem == ""
 	if r.Opened, err = e.crypt.Open(ctx, r.Device, openedName(r), w.credentials.Passphrase, readOnly); err != nil {
 		return err
@@ -116,7 +121,26 @@ func (e encrypted) shows(r *record, outside host.Content) bool {
 // seems. Of the headers that the driver did not make, only those of Ceph's images are
 // certain to be new: Cinder makes them with the image.
 func (e encrypted) neverFormat(r *record) bool {
-	return r.NeverFormat || r.Encryption != nil && !r.isKnown() && r.Protocol != protocolRBD
+	return r.NeverFormat || r.Encryption != nil && e.mustBeKnown(r)
+}
+
+// mustBeKnown reports whether a header is of nobody knows what: neither did the driver make
+// it, nor did the volume exist before its claim, nor did Cinder make it with an image.
+func (e encrypted) mustBeKnown(r *record) bool {
+	return !r.NeverFormat && !r.isKnown() && r.Protocol != protocolRBD
+}
+
+// refuseUnopened refuses a raw volume with a header of the driver if Cinder says that there
+// is nothing to open: to its pod, it would look empty.
+func (e encrypted) refuseUnopened(ctx context.Context, r *record) error {
+	if r.Encryption != nil || r.Filesystem != "" {
+		return nil
+	}
+	content, err := e.host.Look(ctx, r.Device)
+	if id := content.LUKS.UUID; err != nil || id != r.volumeID() && !slices.Contains(r.Copied, id) {
+		return err
+	}
+	return host.Refuse(host.WrongFilesystem, "the disk of volume %s (%s) was encrypted by this driver, but Cinder says that nothing is to be opened; nothing was changed", r.Volume, r.Device)
 }
 
 // grow enlarges what is open to its device.
@@ -129,9 +153,6 @@ func (e encrypted) grow(ctx context.Context, r *record) error {
 
 // close closes a volume, whether or not its record says that it is open.
 func (e encrypted) close(ctx context.Context, r *record) error {
-	if r.Encryption == nil {
-		return nil
-	}
 	return e.crypt.Close(ctx, openedName(r))
 }
 

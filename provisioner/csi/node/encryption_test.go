@@ -310,3 +310,108 @@ func TestAnEncryptedDiskWhoseNameChangesHandsIsNotUsed(t *testing.T) {
 		})
 	}
 }
+
+// TestTwoNodesMakeNoTwoHeaders: a claim of ReadWriteOnce and ReadWriteMany is attached to
+// several nodes at once, because csi-attacher asks for the widest mode
+// (MULTI_NODE_MULTI_WRITER), but kubelet stages with the first mode in the list, which is
+// ReadWriteOnce. Both nodes find a blank disk, and the slower one's header makes what the
+// faster one's pod wrote unreadable.
+func TestTwoNodesMakeNoTwoHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two, u := newFixture(t), newFixture(t), encryptedVolume()
+		u.block, u.shared = true, true
+		shared := one.volume()
+		two.target().LUNs[1] = shared
+		one.node.Before = func(command string) error {
+			if strings.HasPrefix(command, "cryptsetup --batch-mode luksFormat") {
+				one.node.Before = nil
+				if err := two.stage(u); err == nil {
+					shared.Data = "of the second node's pod"
+				}
+			}
+			return nil
+		}
+		err := one.stage(u)
+		if harm := one.node.Harm(); len(harm) > 0 {
+			t.Errorf("harm: %q; the stage of the first node ended with %v", harm, err)
+		}
+	})
+}
+
+// TestARawVolumeWithTheDriversHeaderIsNotShownUnopened: if Cinder says of an encrypted
+// volume that it is not, or that the storage encrypts it, a filesystem is refused, but a
+// raw volume's pod gets the device with the LUKS header. To the pod it looks new, and what
+// it writes destroys the header and with it all data.
+func TestARawVolumeWithTheDriversHeaderIsNotShownUnopened(t *testing.T) {
+	for _, version := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f, u := newFixture(t), plain()
+			encrypt(&u, version)
+			u.block = true
+			f.must(f.stage(u))
+			f.must(f.unstage(u))
+			u.encryption, u.passphrase = nil, ""
+			f.refuses(f.stage(u), codes.FailedPrecondition, "encrypted")
+			if err := f.publish(u, 1, false); err == nil {
+				t.Errorf("LUKS%d: the pod got /dev/%s, whose first sector is the volume's LUKS header", version, f.device(u))
+			}
+		})
+	}
+}
+
+// TestARawVolumeWithAnotherVolumesHeaderIsNotOpened: with the fixed key, one passphrase
+// opens every volume, so it proves nothing. A volume that the driver made has the driver's
+// header, and a filesystem in it would be refused; a raw volume is handed to the pod.
+func TestARawVolumeWithAnotherVolumesHeaderIsNotOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u := newFixture(t), encryptedVolume()
+		u.block = true
+		v := f.volume()
+		v.LUKS, v.Data = &csinode.LUKS{Version: 1, UUID: secondID, Passphrase: passphrase}, "of another tenant"
+		if err := f.stage(u); err == nil {
+			err = f.publish(u, 1, false)
+			t.Errorf("volume %s is opened by the header of volume %s and given to a pod (%v)", firstID, secondID, err)
+		}
+	})
+}
+
+// TestUnstagingWithoutARecordLeavesNothingOpen: nothing is mounted for a raw volume, or any
+// more, so only the name shows what is open. Unstaging succeeds, the volume is detached, and
+// the key stays in the node's kernel.
+func TestUnstagingWithoutARecordLeavesNothingOpen(t *testing.T) {
+	for name, arrange := range map[string]func(*fixture, *use){
+		"raw":         func(_ *fixture, u *use) { u.block = true },
+		"raw by NVMe": func(f *fixture, u *use) { u.block = true; byNVMe(u, f.node) },
+		"raw by RBD":  func(f *fixture, u *use) { u.block = true; byRBD(u, f.node) },
+		"unmounted":   func(*fixture, *use) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, u := newFixture(t), encryptedVolume()
+				arrange(f, &u)
+				f.must(f.stage(u))
+				f.node.UnmountByHand(u.staging())
+				f.node.RemoveFiles(stateDir)
+				f.start()
+				err := f.unstage(u)
+				for _, left := range f.node.Left() {
+					if strings.HasPrefix(left, "opened ") && err == nil {
+						t.Errorf("unstaged, but left %q", left)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestStagingsDoNotPrintTheirKey: fmt calls no methods of unexported fields.
+func TestStagingsDoNotPrintTheirKey(t *testing.T) {
+	f, u := newFixture(t), encryptedVolume()
+	w, err := f.service.readStage(u.stageRequest(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := fmt.Sprintf("%v %+v %#v", w, w, w); strings.Contains(shown, passphrase) {
+		t.Errorf("printed %s", strings.ReplaceAll(shown, passphrase, "<KEY>"))
+	}
+}

@@ -195,6 +195,7 @@ type use struct {
 	attachment string
 	identities []string
 	taken      bool
+	shared     bool
 	// cephUser and cephKey replace those that the cluster admits.
 	cephUser, cephKey string
 	// encryption is nil unless the volume is encrypted, and passphrase opens it.
@@ -229,7 +230,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Taken: u.taken, Encryption: u.encryption}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Shared: u.shared, Taken: u.taken, Encryption: u.encryption}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)

@@ -77,7 +77,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 		return staging{}, err
 	}
 	about := wire.ParseVolumeContext(request.GetVolumeContext())
-	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, record: record{
+	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, shared: connection.Shared, record: record{
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters, Taken: connection.Taken,

@@ -227,6 +227,9 @@ func (s *Service) bring(ctx context.Context, r *record, w staging) error {
 		}
 		steps.done(StepOpen)
 	}
+	if err := s.encrypted.refuseUnopened(ctx, r); err != nil {
+		return err
+	}
 	if r.Filesystem == "" {
 		if r.ReadOnly {
 			err = s.host.SetReadOnly(ctx, r.used(), true)
@@ -326,10 +329,19 @@ func (s *Service) published(r *record) ([]string, error) {
 	return found, nil
 }
 
-// staging is what a call asks for.
+// staging is what a call asks for. Printing it shows nothing: fmt calls no methods of
+// unexported fields.
 type staging struct {
 	record        record
 	credentials   wire.Credentials
 	mountFlags    []string
 	refusesWrites bool
+	// shared means that other nodes may have the volume, too.
+	shared bool
 }
+
+// String keeps the credentials out of %v.
+func (w staging) String() string { return w.record.Volume }
+
+// GoString keeps the credentials out of %#v.
+func (w staging) GoString() string { return w.record.Volume }

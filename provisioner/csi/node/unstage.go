@@ -48,8 +48,11 @@ func (s *Service) unstage(ctx context.Context, volume, at string) error {
 		// Nothing else shows which disks are the volume's.
 		return unreadable
 	case r == nil:
-		// Nothing that the plugin did is left, if there ever was anything.
-		return s.host.Unmount(ctx, at)
+		// Of all that the plugin did, only what is open can be left.
+		if err := s.host.Unmount(ctx, at); err != nil {
+			return err
+		}
+		return s.encrypted.close(ctx, &record{Volume: volume})
 	case unreadable != nil:
 		s.logger.Warn("volume is unstaged without its state file", "volume", volume, "error", unreadable)
 	}

@@ -30,6 +30,9 @@ type Connection struct {
 	ReadOnly bool
 	// Bytes is the size of the volume, or 0 if it is not known.
 	Bytes int64
+	// Shared means that other nodes may have the volume at the same time. The capability
+	// with which a kubelet stages a volume shows only one of several access modes.
+	Shared bool
 	// Taken means that the volume was taken from another node, which may still write to it.
 	Taken bool
 	// Encryption is nil if the volume is not encrypted. Its key is in the credentials.
@@ -61,6 +64,7 @@ const (
 	keyCredentials = "credentials"
 	keyReadOnly    = "readOnly"
 	keyBytes       = "bytes"
+	keyShared      = "shared"
 	keyTaken       = "taken"
 	keyAttachment  = "attachment"
 	keyEncryption  = "encryption"
@@ -87,6 +91,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	}
 	if len(c.Identities) > 0 {
 		context[keyIdentities] = strings.Join(c.Identities, ",")
+	}
+	if c.Shared {
+		context[keyShared] = "true"
 	}
 	if c.Taken {
 		context[keyTaken] = "true"
@@ -118,6 +125,7 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 		c.Identities = strings.Split(text, ",")
 	}
 	c.Taken = IsTaken(context)
+	_, c.Shared = context[keyShared]
 	var errs [5]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])

@@ -8,7 +8,8 @@ import (
 )
 
 // Credentials are a node's login to a target, or a Ceph user with its key as the
-// password; or what opens an encrypted volume. They print as a placeholder, because a password must not reach a log.
+// password; or what opens an encrypted volume. They print as a placeholder, because a
+// password must not reach a log.
 type Credentials struct {
 	User, Password string
 	// DiscoveryUser and DiscoveryPassword are for asking a portal which targets it has;

@@ -281,7 +281,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		"attachment", published.AttachmentID, "protocol", found.Protocol, "paths", len(found.Paths), "warnings", found.Warnings)
 	connection := wire.Connection{
 		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
-		Attachment: published.AttachmentID, Taken: taken,
+		Attachment: published.AttachmentID, Shared: to.Shared, Taken: taken,
 	}
 	if found.Encryption != nil {
 		connection.Encryption = &wire.Encryption{LUKS: found.Encryption.LUKS, Cipher: found.Encryption.Cipher, KeyBits: found.Encryption.KeyBits}

@@ -104,8 +104,8 @@ func (s operatorsSecret) readKey(ctx context.Context) (cinder.Key, error) {
 		return cinder.Key{}, err
 	}
 	bytes, err := hex.DecodeString(strings.TrimSpace(string(secret.Data[fixedKeyKey])))
-	if err != nil || len(bytes) == 0 || len(bytes) > cinder.MaxKeySize {
-		return cinder.Key{}, damaged("Secret %s/%s, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its %s is not a key in hexadecimal digits, as fixed_key of cinder.conf is", s.namespace, s.name, fixedKeyKey)
+	if err != nil || len(bytes) < cinder.MinKeySize || len(bytes) > cinder.MaxKeySize {
+		return cinder.Key{}, damaged("Secret %s/%s, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its %s is not a key of %d bytes or more in hexadecimal digits, as fixed_key of cinder.conf is", s.namespace, s.name, fixedKeyKey, cinder.MinKeySize)
 	}
 	return cinder.KeyOf(bytes), nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -63,7 +64,7 @@ func TestPublishOfAnEncryptedVolume(t *testing.T) {
 		"with the fixed key, without a Secret": {encryption: fixed, rules: Rules{FixedKeySecret: "fixed"},
 			refused: "Secret standalone-cinder/fixed does not exist, which csi.encryption.fixedKeySecret of the backend names; make it with fixedKey"},
 		"with a fixed key that is none": {encryption: fixed, rules: Rules{FixedKeySecret: "fixed"}, secret: fixedKey("swordfish"),
-			refused: "Secret standalone-cinder/fixed, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its fixedKey is not a key in hexadecimal digits, as fixed_key of cinder.conf is"},
+			refused: "Secret standalone-cinder/fixed, which csi.encryption.fixedKeySecret of the backend names, cannot be used: its fixedKey is not a key of 16 bytes or more in hexadecimal digits, as fixed_key of cinder.conf is"},
 		"while the key manager is away": {encryption: encryption(nil), unkeyed: &cinder.Error{Backend: "gold", Operation: "key.get", Kind: cinder.KindUnavailable, Message: "the key manager: no answer in time"},
 			refused: "backend gold: key.get: the key manager: no answer in time"},
 		"without LUKS": {encryption: encryption(func(e *cinder.Encryption) { e.Provider = "plain" }), event: true,
@@ -209,5 +210,31 @@ func TestPublishOfAVolumeThatRecordsItsKey(t *testing.T) {
 				t.Errorf("after it is detached, the Secret has %q", entry)
 			}
 		})
+	}
+}
+
+// TestANodeIsToldThatOthersMayHaveAnEncryptedVolume: of a claim with ReadWriteOnce and
+// ReadWriteMany, csi-attacher tells the controller that several nodes may have the volume,
+// and kubelet tells the node that it alone has it (AccessModes[0] of the PersistentVolume).
+// Only the publish context can keep each node from making its own LUKS header
+// (TestTwoNodesMakeNoTwoHeaders of package node).
+func TestANodeIsToldThatOthersMayHaveAnEncryptedVolume(t *testing.T) {
+	if _, err := objects.MapCSI(objects.CSIVolume{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}, Block: true, MultiAttach: true}); err != nil {
+		t.Skipf("such a claim gets no volume: %v", err)
+	}
+	contextOf := func(shared bool) map[string]string {
+		w := newWorld(t, testPV(), testSecret())
+		w.volumes.encryption, w.volumes.keys = encryption(nil), map[string]string{keyID: volumesKey}
+		got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1, Shared: shared})
+		if err != nil && shared {
+			t.Skipf("such a volume is not attached to several nodes: %v", err)
+		}
+		must(t, err)
+		context, err := got.PublishContext()
+		must(t, err)
+		return context
+	}
+	if alone, shared := contextOf(false), contextOf(true); reflect.DeepEqual(alone, shared) {
+		t.Errorf("a node that has the volume alone, and one of several, are both told %v", shared)
 	}
 }

@@ -165,7 +165,7 @@ func TestFilesystemOfAnImportedVolume(t *testing.T) {
 			}
 			pv := o.saved(t)
 			attributes := pv.Spec.CSI.VolumeAttributes
-			if attributes["filesystemUUIDs"] != test.want || (attributes["neverFormat"] == "true") == test.block {
+			if attributes["filesystemUUIDs"] != test.want || attributes["neverFormat"] != "true" {
 				t.Errorf("attributes %v, want %q", attributes, test.want)
 			}
 			if got := strings.Join(o.project.spec.FilesystemUUIDs, ","); got != test.stamped {

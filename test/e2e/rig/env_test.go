@@ -68,13 +68,13 @@ func TestLoadReadsEveryValue(t *testing.T) {
 	if want := (Noauth{"http://127.0.0.1:8776/v3", "admin", "0123456789abcdef0123456789abcdef"}); env.Noauth != want {
 		t.Errorf("Noauth is %+v, want %+v", env.Noauth, want)
 	}
-	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail"}); env.Types != want {
+	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail", LUKS: "luks", LUKS2: "luks2"}); env.Types != want {
 		t.Errorf("Types is %+v, want %+v", env.Types, want)
 	}
 	if got := strings.Join(env.Portals, " "); got != "127.0.0.1:3260 127.0.0.2:3260" {
 		t.Errorf("Portals is %q", got)
 	}
-	if env.StateDirectory != "/state" || env.CloudsFile != "/state/clouds.yaml" || env.targetAdmin != "/state/bin/tgt-admin" {
+	if env.StateDirectory != "/state" || env.CloudsFile != "/state/clouds.yaml" || env.targetAdmin != "/state/bin/tgt-admin" || env.FixedKey != "00ff" {
 		t.Errorf("paths are %q, %q, %q", env.StateDirectory, env.CloudsFile, env.targetAdmin)
 	}
 }
