@@ -9,7 +9,8 @@ import (
 
 // KeyEncryption is the key under which a volume of mode csi, or a snapshot of one, records
 // the wrapped key with which nodes open it. The content of a copy has the same key, so a
-// copy has the record of its source.
+// copy has the record of its source. The metadata of a project is no secret, and whoever may
+// write it can write a record, too: see Origin.
 const KeyEncryption = Prefix + "encryption"
 
 // EncryptionRecord is a volume's own key, wrapped by a key-encryption key. Only a node
@@ -17,7 +18,11 @@ const KeyEncryption = Prefix + "encryption"
 type EncryptionRecord struct {
 	// Secret and Entry name the key-encryption key.
 	Secret, Entry string
-	Wrapped       []byte
+	// Origin is the UID of the claim for whose volume the key was made. The key is wrapped
+	// together with it, and a PersistentVolume says which one its volume has, so a record
+	// opens nothing but that volume and its copies, wherever it is moved to.
+	Origin  string
+	Wrapped []byte
 }
 
 const encryptionVersion = "1"
@@ -25,11 +30,12 @@ const encryptionVersion = "1"
 var (
 	secretName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 	entryName  = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
+	originUID  = regexp.MustCompile(`^[-a-zA-Z0-9]{1,64}$`)
 )
 
 // String returns the record in the form of the metadata.
 func (r EncryptionRecord) String() string {
-	return fmt.Sprintf("%s %s/%s %s", encryptionVersion, r.Secret, r.Entry, base64.StdEncoding.EncodeToString(r.Wrapped))
+	return fmt.Sprintf("%s %s/%s %s %s", encryptionVersion, r.Secret, r.Entry, r.Origin, base64.StdEncoding.EncodeToString(r.Wrapped))
 }
 
 // Check returns an error if the record does not fit into the metadata, or would be read
@@ -38,6 +44,8 @@ func (r EncryptionRecord) Check() error {
 	switch n := len(r.String()); {
 	case !secretName.MatchString(r.Secret) || !entryName.MatchString(r.Entry):
 		return fmt.Errorf("%.80q with the entry %.80q cannot be a Secret with a key-encryption key", r.Secret, r.Entry)
+	case !originUID.MatchString(r.Origin):
+		return fmt.Errorf("%.80q cannot be the UID of the claim that the key was made for", r.Origin)
 	case len(r.Wrapped) == 0:
 		return fmt.Errorf("the record of Secret %s, entry %s, holds no key", r.Secret, r.Entry)
 	case n > LongestValue:
@@ -49,12 +57,12 @@ func (r EncryptionRecord) Check() error {
 // ParseEncryptionRecord reads what String writes.
 func ParseEncryptionRecord(text string) (EncryptionRecord, error) {
 	fields := strings.Split(text, " ")
-	if len(fields) != 3 || fields[0] != encryptionVersion {
+	if len(fields) != 4 || fields[0] != encryptionVersion {
 		return EncryptionRecord{}, fmt.Errorf("the record of its key (%s) is damaged, or of a later release; restore it from a copy of the volume", KeyEncryption)
 	}
 	secret, entry, _ := strings.Cut(fields[1], "/")
-	wrapped, err := base64.StdEncoding.Strict().DecodeString(fields[2])
-	r := EncryptionRecord{Secret: secret, Entry: entry, Wrapped: wrapped}
+	wrapped, err := base64.StdEncoding.Strict().DecodeString(fields[3])
+	r := EncryptionRecord{Secret: secret, Entry: entry, Origin: fields[2], Wrapped: wrapped}
 	if err == nil {
 		err = r.Check()
 	}

@@ -3,12 +3,13 @@
 // key-encryption key of a Secret in the program's namespace.
 //
 // The format is permanent: a wrapped key is the nonce, the ciphertext and the tag of
-// AES-256-GCM, with purpose as the additional data.
+// AES-256-GCM, with purpose, a space, and the record's origin as the additional data.
 package volumekeys
 
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -25,23 +26,62 @@ const size = 32
 // a volume's key.
 const purpose = stamps.KeyEncryption + " 1"
 
+// New makes a volume's key and wraps it with the key-encryption key that an entry of a
+// Secret holds in hexadecimal digits. The names and the origin are the record's.
+func New(names stamps.EncryptionRecord, entry []byte) (stamps.EncryptionRecord, error) {
+	key := make([]byte, size)
+	rand.Read(key) //nolint:errcheck // It never fails.
+	return wrap(key, names, entry)
+}
+
+// Rewrap wraps a record's key with another key-encryption key. The result opens what the
+// record opens.
+func Rewrap(record stamps.EncryptionRecord, with []byte, secret, entry string, by []byte) (stamps.EncryptionRecord, error) {
+	key, err := open(record, with)
+	if err != nil {
+		return stamps.EncryptionRecord{}, err
+	}
+	return wrap(key, stamps.EncryptionRecord{Secret: secret, Entry: entry, Origin: record.Origin}, by)
+}
+
+func wrap(key []byte, names stamps.EncryptionRecord, entry []byte) (stamps.EncryptionRecord, error) {
+	with, err := wrapper(entry)
+	if err != nil {
+		return stamps.EncryptionRecord{}, err
+	}
+	nonce := make([]byte, with.NonceSize(), with.NonceSize()+size+with.Overhead())
+	rand.Read(nonce) //nolint:errcheck // It never fails.
+	names.Wrapped = with.Seal(nonce, nonce, key, additional(names.Origin))
+	return names, names.Check()
+}
+
 // Unwrap returns a volume's key with the key-encryption key that an entry of a Secret
 // holds in hexadecimal digits. No error repeats anything of a key.
 func Unwrap(record stamps.EncryptionRecord, entry []byte) (cinder.Key, error) {
-	with, err := wrapper(entry)
+	key, err := open(record, entry)
 	if err != nil {
 		return cinder.Key{}, err
 	}
-	if len(record.Wrapped) != with.NonceSize()+size+with.Overhead() {
-		return cinder.Key{}, fmt.Errorf("the record holds %d bytes, which cannot be a wrapped key", len(record.Wrapped))
-	}
-	nonce, sealed := record.Wrapped[:with.NonceSize()], record.Wrapped[with.NonceSize():]
-	key, err := with.Open(nil, nonce, sealed, []byte(purpose))
-	if err != nil {
-		return cinder.Key{}, errors.New("its key does not open the record: it was changed, or the record is damaged")
-	}
 	return cinder.KeyOf(key), nil
 }
+
+func open(record stamps.EncryptionRecord, entry []byte) ([]byte, error) {
+	with, err := wrapper(entry)
+	if err != nil {
+		return nil, err
+	}
+	if len(record.Wrapped) != with.NonceSize()+size+with.Overhead() {
+		return nil, fmt.Errorf("the record holds %d bytes, which cannot be a wrapped key", len(record.Wrapped))
+	}
+	nonce, sealed := record.Wrapped[:with.NonceSize()], record.Wrapped[with.NonceSize():]
+	key, err := with.Open(nil, nonce, sealed, additional(record.Origin))
+	if err != nil {
+		return nil, errors.New("its key does not open the record: it was changed, or the record is damaged")
+	}
+	return key, nil
+}
+
+func additional(origin string) []byte { return []byte(purpose + " " + origin) }
 
 // wrapper reads a key-encryption key.
 func wrapper(entry []byte) (cipher.AEAD, error) {

@@ -36,7 +36,7 @@ func bytesOf(t *rapid.T, n int, name string) []byte {
 func TestKeysOpenOnlyTheirRecords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, with, other, nonce := bytesOf(t, 32, "key"), bytesOf(t, 32, "with"), bytesOf(t, 32, "other"), bytesOf(t, 12, "nonce")
-		record := stamps.EncryptionRecord{Secret: "keys", Entry: "a", Wrapped: sealed(t, key, with, nonce, "standalone-cinder.openstack.org/encryption 1")}
+		record := stamps.EncryptionRecord{Secret: "keys", Entry: "a", Origin: "o", Wrapped: sealed(t, key, with, nonce, "standalone-cinder.openstack.org/encryption 1 o")}
 		entry := []byte(strings.ToUpper(hex.EncodeToString(with)) + "\n")
 		got, err := Unwrap(record, entry)
 		if err != nil || got.Passphrase() != hex.EncodeToString(key) {
@@ -58,6 +58,9 @@ func TestKeysOpenOnlyTheirRecords(t *testing.T) {
 		if !bytes.Equal(other, with) {
 			refused(record, []byte(hex.EncodeToString(other)))
 		}
+		moved := record
+		moved.Origin = "p"
+		refused(moved, entry)
 		elsewhere := record
 		elsewhere.Wrapped = sealed(t, key, with, nonce, "other")
 		refused(elsewhere, entry)
