@@ -60,12 +60,26 @@ func (e maker) checkSource(ctx context.Context, spec Spec) (metadata map[string]
 	return nil, nil
 }
 
-// checkSourceEncryption refuses a copy that nobody would open: kubelets cannot.
-func (e maker) checkSourceEncryption(source map[string]string, spec Spec) error {
-	if source[stamps.KeyEncryption] == "" || spec.CSI {
-		return nil
+// keyFor returns the record of a new volume's key; empty if nodes do not encrypt it. The
+// content of a copy is encrypted, or not, as its source is, whatever the spec asks for. A
+// record that cannot be read is copied as it is: nothing else opens the copy.
+func (e maker) keyFor(ctx context.Context, source map[string]string, spec Spec) (string, error) {
+	inherited, encrypted := source[stamps.KeyEncryption]
+	switch isCopy := spec.Source != (Source{}); {
+	case encrypted && !spec.CSI:
+		return "", e.failure(cinder.KindInvalid, "the source is encrypted by the CSI driver, and so would be its copy, but the claim's volume would be one of mode native; use a StorageClass whose rule has mode csi and encrypt")
+	case encrypted && spec.NewKey == nil:
+		return "", e.failure(cinder.KindInvalid, "the source is encrypted by nodes, and so would be its copy, but the rule has no encrypt; use a StorageClass whose rule has it")
+	case isCopy && inherited == "" && spec.NewKey != nil:
+		return "", e.failure(cinder.KindInvalid, "the source's metadata has no record of a key (%s), but the rule encrypts its volumes; if the source is encrypted, restore the record from a copy of it, else use a StorageClass whose rule has no encrypt", stamps.KeyEncryption)
+	case isCopy || spec.NewKey == nil:
+		return inherited, nil
 	}
-	return e.failure(cinder.KindInvalid, "the source is encrypted by the CSI driver, and so would be its copy, but the claim's volume would be one of mode native; use a StorageClass whose rule has mode csi")
+	record, err := spec.NewKey(ctx)
+	if err != nil {
+		return "", err
+	}
+	return record.String(), record.Check()
 }
 
 func (e maker) checkSourceZone(v cinder.Volume, spec Spec) error {

@@ -186,7 +186,7 @@ func tenantFields() map[string]field {
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
 		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one, and snapshots to VolumeSnapshotContents that name one. All conditions must hold. Default: grants none."},
 
-		"Class.encrypt":          {description: "Nodes encrypt the rule's volumes with LUKS2, in mode csi only, each with a key of its own. Default: only volumes of Cinder's encrypted types are encrypted."},
+		"Class.encrypt": {description: "Nodes encrypt the rule's volumes with LUKS2, in mode csi only, each with a key of its own. Default: only volumes of Cinder's encrypted types are encrypted."},
 
 		"Encrypt.keySecret": {description: "Secret in the program's namespace with key-encryption keys, labeled standalone-cinder.openstack.org/key-encryption=true.", required: true, rules: object{"pattern": subdomainPattern, "maxLength": policy.LongestKeyName - 1}},
 		"Encrypt.entry":     {description: "Entry of the Secret that wraps the keys of new volumes: 64 hexadecimal digits, as openssl rand -hex 32 makes them. Existing volumes keep their entry until volume rewrap.", required: true, rules: object{"pattern": policy.SecretEntryPattern, "maxLength": policy.LongestKeyName - 1}},

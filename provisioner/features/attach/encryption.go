@@ -3,11 +3,8 @@ package attach
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
+	"errors"
 	"strings"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -27,11 +24,12 @@ type Keys interface {
 const fixedKeyKey = "fixedKey"
 
 // encryptionOf returns how a node opens a volume, and with what; nil if the volume is not
-// encrypted. What the volume itself records comes first: Cinder knows nothing of it.
-func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, fixed operatorsSecret) (*mappers.Encryption, string, error) {
+// encrypted. The origin is that of its PersistentVolume (objects.EncryptedOf): if that, or
+// the volume's metadata, says that nodes encrypt the volume, Cinder knows nothing of it.
+func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, origin string, fixed operatorsSecret) (*mappers.Encryption, string, error) {
 	encrypted, err := objects.IsEncrypted(connection, v)
-	if record, has := v.Metadata[stamps.KeyEncryption]; err == nil && has {
-		return recordedEncryption(ctx, v.ID, record, encrypted, operatorsSecret{client: fixed.client, namespace: fixed.namespace})
+	if _, has := v.Metadata[stamps.KeyEncryption]; err == nil && (has || origin != "") {
+		return recordedEncryption(ctx, v, origin, encrypted, volumekeys.Keeper{Client: fixed.client, Namespace: fixed.namespace})
 	}
 	if err != nil || !encrypted {
 		return nil, "", err
@@ -54,29 +52,16 @@ func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection,
 
 // recordedEncryption reads the key that a volume's metadata holds, with the key-encryption
 // key of the Secret that the record names. Nothing is formatted without it.
-func recordedEncryption(ctx context.Context, volumeID, text string, twice bool, keys operatorsSecret) (*mappers.Encryption, string, error) {
-	record, err := stamps.ParseEncryptionRecord(text)
-	if err != nil {
-		return nil, "", damaged("volume %s is encrypted, and %v", volumeID, err)
-	}
+func recordedEncryption(ctx context.Context, v cinder.Volume, origin string, twice bool, keys volumekeys.Keeper) (*mappers.Encryption, string, error) {
 	if twice {
-		return nil, "", damaged("volume %s is encrypted both by its volume type and, with Secret %s/%s, by its rule; restore it with a volume type without encryption", volumeID, keys.namespace, record.Secret)
+		return nil, "", damaged("volume %s is encrypted both by its volume type and by its rule; restore it with a volume type without encryption", v.ID)
 	}
-	keys.name = record.Secret
-	secret, err := keys.client.CoreV1().Secrets(keys.namespace).Get(ctx, keys.name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, "", damaged("Secret %s/%s does not exist, whose entry %s opens volume %s; restore it", keys.namespace, keys.name, record.Entry, volumeID)
-	case err != nil:
-		return nil, "", fmt.Errorf("cannot read Secret %s/%s, whose entry %s opens volume %s: %w", keys.namespace, keys.name, record.Entry, volumeID, err)
+	key, err := keys.Open(ctx, v.ID, origin, v.Metadata)
+	if unusable := new(volumekeys.UnusableError); errors.As(err, &unusable) {
+		return nil, "", damaged("%v", unusable)
 	}
-	entry, has := secret.Data[record.Entry]
-	if !has {
-		return nil, "", damaged("Secret %s/%s has no entry %s, which opens volume %s; restore it", keys.namespace, keys.name, record.Entry, volumeID)
-	}
-	key, err := volumekeys.Unwrap(record, entry)
 	if err != nil {
-		return nil, "", damaged("entry %s of Secret %s/%s does not open volume %s: %v", record.Entry, keys.namespace, keys.name, volumeID, err)
+		return nil, "", err
 	}
 	return &mappers.Encryption{LUKS: 2}, key.Passphrase(), nil
 }

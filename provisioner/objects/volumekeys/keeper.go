@@ -14,10 +14,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// LabelKeyEncryption, with the value "true", is on the Secrets whose entries are
-// key-encryption keys. No other Secret is used as one, whatever a record at Cinder names.
-const LabelKeyEncryption = objects.Prefix + "key-encryption"
-
 // UnusableError means that an operator must restore or correct a key-encryption key, or a
 // record of a volume's key.
 type UnusableError struct{ message string }
@@ -42,20 +38,20 @@ func (k Keeper) entry(ctx context.Context, secret, entry, purpose string) ([]byt
 	found, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, secret, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, unusable("Secret %s/%s does not exist, whose entry %s %s; restore it", k.Namespace, secret, entry, purpose)
+		return nil, unusable("Secret %s/%s does not exist, whose entry %s %s; make or restore it", k.Namespace, secret, entry, purpose)
 	case err != nil:
 		return nil, fmt.Errorf("cannot read Secret %s/%s, whose entry %s %s: %w", k.Namespace, secret, entry, purpose, err)
 	case !isLabeled(found):
-		return nil, unusable("Secret %s/%s, whose entry %s %s, has no label %s=true, which says that its entries are key-encryption keys; add it", k.Namespace, secret, entry, purpose, LabelKeyEncryption)
+		return nil, unusable("Secret %s/%s, whose entry %s %s, has no label %s=true, which says that its entries are key-encryption keys; add it", k.Namespace, secret, entry, purpose, objects.LabelKeyEncryption)
 	}
 	value, has := found.Data[entry]
 	if !has {
-		return nil, unusable("Secret %s/%s has no entry %s, which %s; restore it", k.Namespace, secret, entry, purpose)
+		return nil, unusable("Secret %s/%s has no entry %s, which %s; add or restore it", k.Namespace, secret, entry, purpose)
 	}
 	return value, nil
 }
 
-func isLabeled(secret *corev1.Secret) bool { return secret.Labels[LabelKeyEncryption] == "true" }
+func isLabeled(secret *corev1.Secret) bool { return secret.Labels[objects.LabelKeyEncryption] == "true" }
 
 // New makes the key of a claim's new volume.
 func (k Keeper) New(ctx context.Context, secret, entry, claimUID string) (stamps.EncryptionRecord, error) {
