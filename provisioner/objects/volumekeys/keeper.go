@@ -51,7 +51,9 @@ func (k Keeper) entry(ctx context.Context, secret, entry, purpose string) ([]byt
 	return value, nil
 }
 
-func isLabeled(secret *corev1.Secret) bool { return secret.Labels[objects.LabelKeyEncryption] == "true" }
+func isLabeled(secret *corev1.Secret) bool {
+	return secret.Labels[objects.LabelKeyEncryption] == "true"
+}
 
 // New makes the key of a claim's new volume.
 func (k Keeper) New(ctx context.Context, secret, entry, claimUID string) (stamps.EncryptionRecord, error) {
@@ -95,4 +97,19 @@ func (k Keeper) Open(ctx context.Context, volumeID, origin string, metadata map[
 		return cinder.Key{}, unusable("entry %s of Secret %s/%s does not open volume %s: %v", record.Entry, k.Namespace, record.Secret, volumeID, err)
 	}
 	return key, nil
+}
+
+// Rewrapper returns what wraps the keys of one entry with another one. Both are read now.
+func (k Keeper) Rewrapper(ctx context.Context, from, to stamps.EncryptionRecord) (func(stamps.EncryptionRecord) (stamps.EncryptionRecord, error), error) {
+	with, err := k.entry(ctx, from.Secret, from.Entry, "wraps the keys until now")
+	if err != nil {
+		return nil, err
+	}
+	by, err := k.entry(ctx, to.Secret, to.Entry, "is to wrap the keys")
+	if err != nil {
+		return nil, err
+	}
+	return func(record stamps.EncryptionRecord) (stamps.EncryptionRecord, error) {
+		return Rewrap(record, with, to.Secret, to.Entry, by)
+	}, nil
 }
