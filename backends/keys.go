@@ -13,9 +13,6 @@ import (
 // see stamps.KeyEncryption.
 type Keys struct{ *Lifecycle }
 
-// Keys returns what manages the records of the keys.
-func (l *Lifecycle) Keys() Keys { return Keys{l} }
-
 // RecordedKey is the record of the key of a volume or a snapshot.
 type RecordedKey struct {
 	ID         string

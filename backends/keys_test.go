@@ -21,7 +21,7 @@ func TestRecordsOfKeysAreReplaced(t *testing.T) {
 	foreign.Metadata[stamps.KeyCluster] = "another"
 	others := memory.add(foreign)
 	memory.add(marked(csiVolume(3, cinder.StatusAvailable)))
-	k := memory.term(t).Keys()
+	k := Keys{memory.term(t)}
 
 	found, err := k.Recorded(t.Context())
 	success(t, err)

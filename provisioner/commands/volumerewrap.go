@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/rewrap"
@@ -31,19 +32,15 @@ func newVolumeRewrapCommand(protocols mappers.Protocols) *cobra.Command {
 		Short: "Replace a key-encryption key of volumes that nodes encrypt",
 		Long: `List which key-encryption keys open how many volumes and snapshots of the cluster, on
 all backends of the policy. With --from and --to, wrap the keys of those that one entry
-opens with another entry; without --apply, it only checks that it could.
+opens with another. Volumes may be in use. If the command is interrupted, each volume is
+opened by one of the two; run it again.
 
-Volumes may be in use: their own keys, and what these encrypt, stay as they are. Each
-record is replaced in one request. If the command is interrupted, each volume is opened
-by one of the two entries; run it again.
+Without --apply, it only checks that it could. Remove an entry when no rule names it and
+the list does not show it.
 
-Remove an entry only when no rule names it and the list shows no use of it, of a policy
-that has every backend with volumes of the cluster.
-
-Exit codes: 0 listed, or rewrapped, or could be, 1 something failed or a backend cannot
-be listed, 2 wrong usage, or the cluster cannot be read.`,
-		Example: `  standalone-cinder volume rewrap --policy policy.yaml
-  standalone-cinder volume rewrap --policy policy.yaml --from storage-keys/2026 --to storage-keys/2027 --apply`,
+Exit codes: 0 listed, or rewrapped, or could be, 1 something failed, 2 wrong usage, or
+the cluster cannot be read.`,
+		Example: `  standalone-cinder volume rewrap --policy policy.yaml --from storage-keys/2026 --to storage-keys/2027 --apply`,
 		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := required(command, "policy"); err != nil {
@@ -99,7 +96,7 @@ func (f *rewrapFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		Say:    func(what string) { fmt.Fprintln(stdout, statusreport.OneLine(what)) },
 	}
 	for i, lifecycle := range opened.lifecycles {
-		rewrapper.Backends = append(rewrapper.Backends, rewrap.Backend{Name: opened.imports[i].Backend.Name, Keys: lifecycle.Keys()})
+		rewrapper.Backends = append(rewrapper.Backends, rewrap.Backend{Name: opened.imports[i].Backend.Name, Keys: backends.Keys{Lifecycle: lifecycle}})
 	}
 	failed := func(err error) error {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
