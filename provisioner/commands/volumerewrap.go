@@ -41,7 +41,7 @@ the list does not show it.
 Exit codes: 0 listed, or rewrapped, or could be, 1 something failed, 2 wrong usage, or
 the cluster cannot be read.`,
 		Example: `  standalone-cinder volume rewrap --policy policy.yaml --from storage-keys/2026 --to storage-keys/2027 --apply`,
-		Args: policycli.NoArguments,
+		Args:    policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := required(command, "policy"); err != nil {
 				return err

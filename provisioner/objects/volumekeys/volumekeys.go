@@ -30,7 +30,7 @@ const purpose = stamps.KeyEncryption + " 1"
 // Secret holds in hexadecimal digits. The names and the origin are the record's.
 func New(names stamps.EncryptionRecord, entry []byte) (stamps.EncryptionRecord, error) {
 	key := make([]byte, size)
-	rand.Read(key) //nolint:errcheck // It never fails.
+	rand.Read(key) // never fails
 	return wrap(key, names, entry)
 }
 
@@ -50,7 +50,7 @@ func wrap(key []byte, names stamps.EncryptionRecord, entry []byte) (stamps.Encry
 		return stamps.EncryptionRecord{}, err
 	}
 	nonce := make([]byte, with.NonceSize(), with.NonceSize()+size+with.Overhead())
-	rand.Read(nonce) //nolint:errcheck // It never fails.
+	rand.Read(nonce) // never fails
 	names.Wrapped = with.Seal(nonce, nonce, key, additional(names.Origin))
 	return names, names.Check()
 }
