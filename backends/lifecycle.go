@@ -144,6 +144,10 @@ type Spec struct {
 	// CSI requests a volume for the CSI driver: Connect waits until it is available and
 	// does not connect it.
 	CSI bool
+	// NewKey makes the record of a new volume's key, if nodes are to encrypt the volume; nil
+	// if they are not. A copy inherits its source's record. The record is part of the create
+	// request, so a volume has either its key, or none ever; see stamps.KeyEncryption.
+	NewKey func(ctx context.Context) (stamps.EncryptionRecord, error)
 	// FilesystemUUIDs are those that a copy's filesystem may have. In mode csi, the
 	// volume records them: once its PersistentVolume is gone, they are stored nowhere
 	// else.
@@ -168,7 +172,7 @@ func (s Spec) request() string {
 // requestedIn reports whether a volume was requested as the spec requests it, and in
 // which zone. Volumes of earlier versions do not record their request.
 func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
-	if stamps.IsCSI(v) != s.CSI {
+	if _, encrypted := v.Metadata[stamps.KeyEncryption]; stamps.IsCSI(v) != s.CSI || encrypted != (s.NewKey != nil) {
 		return "", false
 	}
 	request, known := v.Metadata[stamps.KeyRequest]
@@ -337,7 +341,12 @@ func (e connections) initialize(ctx context.Context, v cinder.Volume, connector 
 // volume; the request is never repeated.
 func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err error) {
 	uid := spec.Stamp.ClaimUID
-	if err := e.checkSource(ctx, spec); err != nil {
+	source, err := e.checkSource(ctx, spec)
+	var key string
+	if err == nil {
+		key, err = e.keyFor(ctx, source, spec)
+	}
+	if err != nil {
 		return cinder.Volume{}, err
 	}
 	// Recorded before the request is sent: a panic between effect and answer must not
@@ -363,6 +372,9 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 			}
 			metadata[stamps.KeyMode] = stamps.ModeCSI
 			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
+		}
+		if key != "" {
+			metadata[stamps.KeyEncryption] = key
 		}
 		wanted := cinder.NewVolume{Name: spec.Name, SizeGiB: spec.SizeGiB, Type: spec.Type, Zone: spec.Zone, Metadata: metadata}
 		switch source := spec.Source; {
@@ -442,7 +454,10 @@ func (e connections) reserve(ctx context.Context, v cinder.Volume) (cinder.Volum
 // matches the spec, so no call replaces its own volume.
 func (e maker) replace(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	made, wanted := v.Metadata[stamps.KeyRequest], spec.request()
+	_, encrypted := v.Metadata[stamps.KeyEncryption]
 	switch {
+	case encrypted != (spec.NewKey != nil):
+		made, wanted = fmt.Sprintf("%s, encrypted by nodes: %t", made, encrypted), fmt.Sprintf("%s, encrypted by nodes: %t", wanted, !encrypted)
 	case spec.CSI && !stamps.IsCSI(v):
 		made, wanted = made+", mode native", wanted+", mode csi"
 	case !spec.CSI && stamps.IsCSI(v):

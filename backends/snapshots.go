@@ -192,6 +192,7 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 	if spec.CSI {
 		metadata[stamps.KeyMode] = stamps.ModeCSI
 	}
+	stamps.InheritEncryption(metadata, source.Metadata)
 	uid := spec.Stamp.SnapshotUID
 	e.taken.known.Doubt(uid)
 	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotRequests) (err error) {

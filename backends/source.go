@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
 // Source is the volume or snapshot from which a new volume's content is copied, with the
@@ -26,37 +27,59 @@ func (s Source) String() string {
 	return ""
 }
 
-// checkSource returns an error unless the source carries the expected stamp: a project
-// may contain volumes of other clusters and of users. Cinder copies a volume within its
-// zone, which the new volume must be able to use.
-func (e maker) checkSource(ctx context.Context, spec Spec) error {
+// checkSource returns the source's metadata, and an error unless the source carries the
+// expected stamp: a project may contain volumes of other clusters and of users. Cinder
+// copies a volume within its zone, which the new volume must be able to use.
+func (e maker) checkSource(ctx context.Context, spec Spec) (metadata map[string]string, err error) {
 	switch source := spec.Source; {
 	case source.Volume != nil:
 		v, err := e.existing(ctx, *source.Volume)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return e.checkSourceZone(v, spec)
+		return v.Metadata, e.checkSourceZone(v, spec)
 	case source.Snapshot != nil:
 		s, err := e.snapshots.taken.get(ctx, source.Snapshot.SnapshotID)
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case !source.Snapshot.Stamp.Owns(s):
-			return e.snapshots.snapshotNotOurs(s, source.Snapshot.Stamp)
+			return nil, e.snapshots.snapshotNotOurs(s, source.Snapshot.Stamp)
 		case s.Status != cinder.StatusAvailable:
-			return e.failure(cinder.KindConflict, "snapshot %s is %s; waiting until it is available", s.ID, s.Status)
+			return nil, e.failure(cinder.KindConflict, "snapshot %s is %s; waiting until it is available", s.ID, s.Status)
 		}
 		if len(spec.Zones) == 0 {
-			return nil
+			return s.Metadata, nil
 		}
 		v, err := e.get(ctx, s.VolumeID)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return e.checkSourceZone(v, spec)
+		return s.Metadata, e.checkSourceZone(v, spec)
 	}
-	return nil
+	return nil, nil
+}
+
+// keyFor returns the record of a new volume's key; empty if nodes do not encrypt it. The
+// content of a copy is encrypted, or not, as its source is, whatever the spec asks for. A
+// record that cannot be read is copied as it is: nothing else opens the copy.
+func (e maker) keyFor(ctx context.Context, source map[string]string, spec Spec) (string, error) {
+	inherited, encrypted := source[stamps.KeyEncryption]
+	switch isCopy := spec.Source != (Source{}); {
+	case encrypted && !spec.CSI:
+		return "", e.failure(cinder.KindInvalid, "the source is encrypted by the CSI driver, and so would be its copy, but the claim's volume would be one of mode native; use a StorageClass whose rule has mode csi and encrypt")
+	case encrypted && spec.NewKey == nil:
+		return "", e.failure(cinder.KindInvalid, "the source is encrypted by nodes, and so would be its copy, but the rule has no encrypt; use a StorageClass whose rule has it")
+	case isCopy && inherited == "" && spec.NewKey != nil:
+		return "", e.failure(cinder.KindInvalid, "the source's metadata has no record of a key (%s), but the rule encrypts its volumes; if the source is encrypted, restore the record from a copy of it, else use a StorageClass whose rule has no encrypt", stamps.KeyEncryption)
+	case isCopy || spec.NewKey == nil:
+		return inherited, nil
+	}
+	record, err := spec.NewKey(ctx)
+	if err != nil {
+		return "", err
+	}
+	return record.String(), record.Check()
 }
 
 func (e maker) checkSourceZone(v cinder.Volume, spec Spec) error {

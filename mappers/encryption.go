@@ -60,6 +60,12 @@ func EncryptionOf(from EncryptionFrom) (*Encryption, error) {
 	return &Encryption{LUKS: luks, Cipher: from.Cipher, KeyBits: from.KeyBits}, nil
 }
 
+// EncryptedTwice refuses a volume that a rule encrypts, and its volume type, too. Only
+// one of the layers would be opened.
+func EncryptedTwice(volumeType string) error {
+	return refuse(EncryptedVolume, "the rule encrypts its volumes (encrypt), and so does Cinder by the volume type %.80q; use a type without encryption, or a rule without encrypt", volumeType)
+}
+
 // Encrypted reports whether the connection says that the volume is encrypted. The error is
 // a *Refusal.
 func (c Connection) Encrypted() (bool, error) { return c.flag("encrypted", false) }

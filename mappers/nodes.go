@@ -118,7 +118,7 @@ func ForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	if (sealed || r.Encrypted) && r.Encryption.LUKS != 0 {
+	if r.Encryption != nil && r.Encryption.LUKS != 0 {
 		found.Encryption = r.Encryption
 	}
 	found.Protocol, found.ReadOnly, found.Warnings = c.protocol, access == "ro" || c.readOnly, append(found.Warnings, limits...)

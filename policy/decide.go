@@ -90,6 +90,8 @@ type VolumeProperties struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Mode is empty for ModeNative. VolumeOn sets it: it depends on the backend.
 	Mode Mode `json:"mode,omitempty"`
+	// Encrypt is nil unless nodes encrypt the volume.
+	Encrypt *Encrypt `json:"encrypt,omitempty"`
 }
 
 // Reason is the reason for a denial, a stable CamelCase word.

@@ -264,6 +264,9 @@ func (v *validator) validateModes() {
 				all++
 				if !c.isCSI(&v.Backends[k]) {
 					usedNative[k] = true
+					if c.Encrypt != nil {
+						v.Errorf(document.Child(c.path, "encrypt"), "encrypt needs mode csi, because the CSI driver encrypts on the node, and no kubelet does; but the rule makes native volumes on backend %q; give the rule mode: csi, or remove one of the two", name)
+					}
 					continue
 				}
 				csi++

@@ -50,7 +50,7 @@ func (d *decider) properties(t *Tenant, c *Class) (VolumeProperties, *Denial) {
 	if denial != nil {
 		return VolumeProperties{}, denial
 	}
-	volume := VolumeProperties{SizeGiB: roundUpGiB(d.request.Bytes), Metadata: maps.Clone(t.Metadata)}
+	volume := VolumeProperties{SizeGiB: roundUpGiB(d.request.Bytes), Metadata: maps.Clone(t.Metadata), Encrypt: c.Encrypt}
 	for _, property := range []struct {
 		parameter parameter
 		key       string

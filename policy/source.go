@@ -25,13 +25,15 @@ type Source struct {
 	// FilesystemKnown means that the UUID of the source's filesystem is recorded;
 	// otherwise the CSI driver mounts no copy of it.
 	FilesystemKnown bool
+	// Encrypted means that nodes encrypt the source, by a rule with encrypt.
+	Encrypted bool
 }
 
 // The reasons to deny a claim because of its source. Decide returns the first and the
 // last; the others are decided before the policy is consulted.
 const (
-	// SourceNotAllowed: the source belongs to another tenant, or has another
-	// volume mode.
+	// SourceNotAllowed: the source belongs to another tenant, has another volume mode, or
+	// is encrypted unlike the rule's volumes.
 	SourceNotAllowed Reason = "SourceNotAllowed"
 	// SourceNotFound: there is none of that name.
 	SourceNotFound Reason = "SourceNotFound"
@@ -61,6 +63,12 @@ func (d *decider) checkSource(tenant *Tenant, class *Class, volume VolumePropert
 	case source.VolumeMode != "" && source.VolumeMode != mode:
 		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
 			"%s has volume mode %s, but the claim asks for %s; ask for the same mode", source.Name, source.VolumeMode, mode)}
+	case source.Encrypted && class.Encrypt == nil:
+		return &Denial{Reason: SourceNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"%s is encrypted by nodes, and so would be its copy, but %s has no encrypt; ask for a StorageClass whose rule has it", source.Name, class.path)}
+	case !source.Encrypted && class.Encrypt != nil:
+		return &Denial{Reason: SourceNotAllowed, Path: document.Child(class.path, "encrypt"), Message: fmt.Sprintf(
+			"%s is not encrypted, so its copy would not be either, but %s encrypts its volumes (encrypt); ask for a StorageClass whose rule does not, or copy the files in a pod", source.Name, class.path)}
 	case volume.SizeGiB < source.SizeGiB:
 		return &Denial{Reason: VolumeTooSmall, Path: class.path, Message: fmt.Sprintf(
 			"the volume would have %d GiB, but %s has %d GiB; ask for at least that", volume.SizeGiB, source.Name, source.SizeGiB)}

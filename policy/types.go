@@ -337,6 +337,9 @@ type Class struct {
 	// give its volume; empty grants none.
 	VolumeTypes []string `json:"volumeTypes,omitempty"`
 
+	// Encrypt makes nodes encrypt the rule's volumes; nil leaves that to volume types.
+	Encrypt *Encrypt `json:"encrypt,omitempty"`
+
 	Quota Quota `json:"quota"`
 	// VolumeSize narrows the tenant's.
 	VolumeSize VolumeSize `json:"volumeSize"`
@@ -348,6 +351,13 @@ type Class struct {
 	scope QuotaScope
 	// entries are the StorageClasses as the trace shows them.
 	entries string
+}
+
+// Encrypt names the key-encryption key that wraps the keys of new volumes: an entry of a
+// Secret in the program's namespace.
+type Encrypt struct {
+	KeySecret string `json:"keySecret"`
+	Entry     string `json:"entry"`
 }
 
 // Path returns the path of the rule in the policy, such as tenants[0].classes[1].

@@ -142,6 +142,9 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		return nil, a.noteFailure(ctx, err)
 	}
 	a.made = connected.Volume
+	if err := a.checkKey(ctx); err != nil {
+		return nil, err
+	}
 	nodeLabels, err := a.nodeLabels()
 	if err != nil {
 		return nil, a.undoMade(ctx, err)
@@ -429,6 +432,7 @@ func (a *attempt) spec() backends.Spec {
 		CSI:       volume.Mode == policy.ModeCSI,
 
 		FilesystemUUIDs: a.source.FilesystemUUIDs,
+		NewKey:          a.newKey(volume.Encrypt),
 
 		Permit: a.orphans.cleaner.Permit(a.orphans.cleaner.IsUnrecorded),
 	}
@@ -444,6 +448,10 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 		return a.mapConnection(connected)
 	}
 	a.protocol = objects.ProtocolCSI
+	encrypted := a.keyOrigin()
+	if encrypted != "" && connected.Volume.Encrypted {
+		return mappers.Result{}, mappers.EncryptedTwice(connected.Volume.Type)
+	}
 	if a.nodesRefuse != nil {
 		if err := a.nodesRefuse(a.backend, connected.Volume.Type); err != nil {
 			return mappers.Result{}, err
@@ -453,7 +461,7 @@ func (a *attempt) mapVolume(connected backends.Connected) (mappers.Result, error
 		PVName: a.pvName, Backend: a.backend, VolumeID: connected.Volume.ID, SecretNamespace: a.namespace,
 		AccessModes: a.claim.Spec.AccessModes, Block: objects.IsBlock(a.claim), FSType: a.decision.Volume.FSType,
 		FilesystemUUIDs: a.source.FilesystemUUIDs, NeverFormat: a.source.NeverFormat,
-		MultiAttach: connected.Volume.MultiAttach,
+		Encrypted: encrypted, MultiAttach: connected.Volume.MultiAttach,
 	})
 }
 

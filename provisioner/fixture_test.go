@@ -87,6 +87,8 @@ type fakeVolumes struct {
 	zone          string              // where volumes are, whatever was requested
 	full          map[string]bool     // zones in which Cinder cannot make volumes
 	specs         []backends.Spec     // of the calls of Connect
+	records       map[string]string   // of keys, by claim UID
+	encrypted     bool                // Cinder encrypts the volumes
 	attach        func(backends.Target) error
 }
 
@@ -129,10 +131,28 @@ func (f *fakeVolumes) Connect(ctx context.Context, spec backends.Spec) (backends
 			Kind: backends.KindVolumeFailed, Backend: "gold", Message: "volume volume-1 went to error and was removed: " + reason,
 		}}
 	}
+	metadata := map[string]string{}
+	if spec.NewKey != nil {
+		record, made := f.records[spec.Stamp.ClaimUID]
+		if from := spec.Source.Volume; from != nil && !made {
+			record, made = f.records[from.Stamp.ClaimUID]
+		}
+		if !made {
+			new, err := spec.NewKey(ctx)
+			if err != nil {
+				return backends.Connected{}, err
+			}
+			record = new.String()
+		}
+		if f.records == nil {
+			f.records = map[string]string{}
+		}
+		f.records[spec.Stamp.ClaimUID], metadata[stamps.KeyEncryption] = record, record
+	}
 	answer(ctx, cinder.OperationCreate, "req-create")
 	answer(ctx, "volume.reserve", "req-reserve")
 	document := strings.ReplaceAll(f.document, namePlaceholder, spec.Name)
-	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, Type: f.volumeType, MultiAttach: f.shared, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
+	return backends.Connected{Volume: cinder.Volume{ID: f.volumeOf(spec.Stamp), SizeGiB: spec.SizeGiB, Type: f.volumeType, MultiAttach: f.shared, Encrypted: f.encrypted, Metadata: metadata, Zone: cmp.Or(f.zone, spec.Zone)}, Document: []byte(document), Fresh: !f.stored, Place: f.Place()}, nil
 }
 
 // Place returns the same place for all fakes.

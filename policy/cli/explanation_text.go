@@ -204,6 +204,9 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 	if v.Mode != "" {
 		rows = append(rows, []string{"mode", string(v.Mode) + ", attached to each node that uses it by the CSI driver " + policy.CSIDriver})
 	}
+	if v.Encrypt != nil {
+		rows = append(rows, []string{"encryption", fmt.Sprintf("LUKS2, by the nodes; entry %s of Secret %s wraps the volume's key", v.Encrypt.Entry, v.Encrypt.KeySecret)})
+	}
 	if len(metadata) > 0 {
 		rows = append(rows, []string{"metadata", strings.Join(metadata, ", ") + ", and the provisioner's own"})
 	}

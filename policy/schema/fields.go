@@ -186,6 +186,11 @@ func tenantFields() map[string]field {
 		"Class.volumeSize":       {description: "Narrows the tenant's bounds of a single volume's size."},
 		"Class.import":           {description: "Grants volumes that exist at Cinder to claims that ask for one, and snapshots to VolumeSnapshotContents that name one. All conditions must hold. Default: grants none."},
 
+		"Class.encrypt": {description: "Nodes encrypt the rule's volumes with LUKS2, in mode csi only. Default: they do not."},
+
+		"Encrypt.keySecret": {description: "Secret in the program's namespace with key-encryption keys, labeled standalone-cinder.openstack.org/key-encryption=true.", required: true, rules: object{"pattern": subdomainPattern, "maxLength": policy.LongestKeyName - 1}},
+		"Encrypt.entry":     {description: "Entry of the Secret that wraps the keys of new volumes: 64 hexadecimal digits. Existing volumes keep theirs until volume rewrap.", required: true, rules: object{"pattern": policy.SecretEntryPattern, "maxLength": policy.LongestKeyName - 1}},
+
 		"ImportFilter":          {rules: object{"minProperties": 1}},
 		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants everything in the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
 		"ImportFilter.types":    {description: "Names of volume types; the type of a snapshot is that of its volume.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},

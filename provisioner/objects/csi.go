@@ -60,6 +60,8 @@ type CSIVolume struct {
 	// NeverFormat means that the volume must never be formatted: it was imported, or it
 	// is a copy of an imported or native volume. Its data may begin with zeros.
 	NeverFormat bool
+	// Encrypted is that of wire.Volume.
+	Encrypted string
 	// MultiAttach is the volume's attribute at Cinder.
 	MultiAttach bool
 }
@@ -85,7 +87,7 @@ func MapCSI(v CSIVolume) (mappers.Result, error) {
 		NodeStageSecretRef: &corev1.SecretReference{Namespace: v.SecretNamespace, Name: NodeSecretName(v.PVName)},
 	}
 	// Of a raw volume, they say whether it may get a LUKS header, and which one a copy has.
-	source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.NeverFormat}.Context()
+	source.VolumeAttributes = wire.Volume{FilesystemUUIDs: v.FilesystemUUIDs, NeverFormat: v.NeverFormat, Encrypted: v.Encrypted}.Context()
 	if !v.Block {
 		source.FSType = v.FSType
 	}
@@ -110,6 +112,15 @@ func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 // data.
 func NeverFormat(pv *corev1.PersistentVolume) bool {
 	return !IsCSI(pv) || wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).NeverFormat
+}
+
+// EncryptedOf returns what a PersistentVolume says in wire.Volume.Encrypted; empty if nodes
+// do not encrypt its volume by a rule of the policy.
+func EncryptedOf(pv *corev1.PersistentVolume) string {
+	if !IsCSI(pv) {
+		return ""
+	}
+	return wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).Encrypted
 }
 
 // IsBlockVolume reports whether a PersistentVolume is a raw block device.

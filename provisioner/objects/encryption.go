@@ -5,6 +5,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
+// LabelKeyEncryption, with the value "true", is on the Secrets of the program's namespace
+// whose entries are key-encryption keys. No other Secret is used as one, whatever a volume's
+// metadata at Cinder names: whoever may write that could otherwise have any Secret tried.
+const LabelKeyEncryption = Prefix + "key-encryption"
+
 // FixedKeyID is the ID of every key of Cinder's own key manager
 // (cinder/keymgr/conf_key_mgr.py).
 const FixedKeyID = "00000000-0000-0000-0000-000000000000"

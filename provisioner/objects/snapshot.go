@@ -38,6 +38,10 @@ const AnnotationFilesystemUUIDs = Prefix + "filesystem-uuids"
 // formatting a volume restored from the snapshot.
 const AnnotationNeverFormat = Prefix + "never-format"
 
+// AnnotationEncrypted is on the content of a snapshot whose volume nodes encrypt by a rule
+// of the policy, with what wire.Volume.Encrypted of the volume's PersistentVolume says.
+const AnnotationEncrypted = Prefix + "encrypted"
+
 // Names shared with the snapshot-controller and its sidecars.
 const (
 	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed or
@@ -88,6 +92,8 @@ type SnapshotOrigin struct {
 	// NeverFormat means that a volume restored from the snapshot must never be formatted;
 	// see Source.
 	NeverFormat bool
+	// Encrypted is that of wire.Volume.
+	Encrypted string
 }
 
 // Stamp returns the stamp that the snapshot must carry.
@@ -116,6 +122,9 @@ func (o SnapshotOrigin) Annotations() map[string]string {
 	}
 	if o.NeverFormat {
 		annotations[AnnotationNeverFormat] = "true"
+	}
+	if o.Encrypted != "" {
+		annotations[AnnotationEncrypted] = o.Encrypted
 	}
 	return annotations
 }
@@ -219,6 +228,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
 	}
 	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
+	origin.Encrypted = annotations[AnnotationEncrypted]
 	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
 		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
 	}

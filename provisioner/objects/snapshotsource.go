@@ -72,8 +72,9 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 	found := &Source{
 		Decided: policy.Source{Name: described, IsSnapshot: true, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
 		Content: backends.Source{Snapshot: &target}, FilesystemUUIDs: origin.FilesystemUUIDs,
-		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content),
+		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content), Encrypted: origin.Encrypted,
 	}
+	found.Decided.Encrypted = found.Encrypted != ""
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
 	// The driver does not mount copies of an existing snapshot with an unknown
 	// filesystem.

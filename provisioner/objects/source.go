@@ -29,6 +29,8 @@ type Source struct {
 	// NeverFormat means that the content may be data that no probe recognizes, because
 	// the program did not create its volume for the CSI driver.
 	NeverFormat bool
+	// Encrypted is that of wire.Volume.
+	Encrypted string
 }
 
 // SourceReader reads a source's objects from caches, a listing or the API server. Its
@@ -86,7 +88,9 @@ func SourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource, 
 		Content:         backends.Source{Volume: &target},
 		FilesystemUUIDs: filesystemUUIDs(pv, origin.VolumeID),
 		NeverFormat:     NeverFormat(pv),
+		Encrypted:       EncryptedOf(pv),
 	}
+	found.Decided.Encrypted = found.Encrypted != ""
 	found.Decided.FilesystemKnown = len(found.FilesystemUUIDs) > 0
 	if origin.CSI {
 		found.Decided.Mode = policy.ModeCSI

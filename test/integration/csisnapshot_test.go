@@ -24,12 +24,15 @@ import (
 
 // TestSnapshotsOfClaimsInModeCSI: the real csi-snapshotter takes and deletes them beside
 // the real snapshot-controller. They count once for every leader, a claim is made from
-// one, and what was begun and forgotten while nobody led is removed.
+// one, and what was begun and forgotten while nobody led is removed. The rule encrypts, so
+// what is restored has the key of the snapshot's volume.
 //
 //tier:outage
 func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	w := &snapshotWorld{world: csiWorldAt(t, "snapcsi", cindersim.Options{SnapshotDelay: time.Second}), class: "snapcsi-delete"}
 	w.policy = w.change("    volumeSize: {max: 10Gi}\n", "    quota: {snapshots: 2}\n    volumeSize: {max: 10Gi}\n")
+	w.policy = w.change("        mode: csi\n", "        mode: csi\n        encrypt: {keySecret: snapcsi-keys, entry: first}\n")
+	keySecret(w.world, "snapcsi-keys", map[string]string{"first": firstKEK})
 	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
 	var err error
 	w.client, err = snapshotclient.NewForConfig(suite.Config)
@@ -61,6 +64,14 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	restored, made := w.madeFor("restored")
 	if uuids := restored.Spec.CSI.VolumeAttributes["filesystemUUIDs"]; uuids != volume.ID || made.SnapshotID != stored.ID || made.SizeGiB != 2 {
 		t.Errorf("the restored volume may have the filesystems %q, want %s; it is %+v", uuids, volume.ID, made)
+	}
+
+	record, origin := volume.Metadata[annotation("encryption")], volume.Metadata[annotation("claim-uid")]
+	if _, err := passphraseOf(record, firstKEK); err != nil || stored.Metadata[annotation("encryption")] != record || made.Metadata[annotation("encryption")] != record {
+		t.Errorf("the records are %q, %q of the snapshot and %q of the restored volume (%v)", record, stored.Metadata[annotation("encryption")], made.Metadata[annotation("encryption")], err)
+	}
+	if content.Annotations[annotation("encrypted")] != origin || restored.Spec.CSI.VolumeAttributes["encrypted"] != origin || origin == "" {
+		t.Errorf("the content says %v, and the restored PersistentVolume %v, want %s", content.Annotations, restored.Spec.CSI.VolumeAttributes, origin)
 	}
 
 	two := w.take("b", "two", "data", w.class)
@@ -116,6 +127,7 @@ func TestSnapshotsOfClaimsInModeCSI(t *testing.T) {
 	}
 	w.metric(last, `standalone_cinder_quota{name="tenant-b",resource="snapshots",scope="tenant",type="used"} 1`)
 
+	_ = suite.Client.CoreV1().Secrets(harness.Namespace).Delete(w.ctx, "snapcsi-keys", metav1.DeleteOptions{})
 	w.must(suite.DeleteClaims(w.ctx, "snapcsi-b"))
 	w.remove("b", "one")
 	w.gone("b", "one", one.UID)

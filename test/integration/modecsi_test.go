@@ -46,6 +46,43 @@ func TestCrashMatrixOfModeCSI(t *testing.T) {
 	}})
 }
 
+// crashKeys is the Secret with the key-encryption key of a crash matrix.
+const crashKeys = "crash-keys"
+
+// TestCrashMatrixOfEncryption: whatever happens to the request that makes a volume, or a
+// copy, there is one volume with one key, which its PersistentVolume and the
+// key-encryption key open.
+//
+//tier:matrix
+func TestCrashMatrixOfEncryption(t *testing.T) {
+	ctx := context.Background()
+	secrets := suite.Client.CoreV1().Secrets(harness.Namespace)
+	if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: crashKeys, Labels: map[string]string{annotation("key-encryption"): "true"}}, StringData: map[string]string{"first": firstKEK}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = secrets.Delete(ctx, crashKeys, metav1.DeleteOptions{}) })
+	crashMatrix(t, &matrix{name: "crash-encrypt", options: siteOptions{workflow: "attachment", csi: true, encrypt: true}, only: func(c crash) bool {
+		return (c.phase == provisioning || c.phase == cloning) && c.step.what == stepCreate
+	}})
+}
+
+// unlikeEncrypted compares what a PersistentVolume says about the key of its volume with
+// what the volume's metadata records.
+func unlikeEncrypted(pv corev1.PersistentVolume, v cindersim.Volume, volumes map[string]cindersim.Volume) (complaint string) {
+	record, origin := v.Metadata[annotation("encryption")], pv.Spec.CSI.VolumeAttributes["encrypted"]
+	maker := v
+	if source, copied := volumes[v.SourceID]; copied {
+		maker = source
+	}
+	if _, err := passphraseOf(record, firstKEK); err != nil || !strings.HasPrefix(record, "1 "+crashKeys+"/first "+origin+" ") {
+		return fmt.Sprintf("the record of volume %s, %q, is not opened (%v); its PersistentVolume says %q", v.ID, record, err, origin)
+	}
+	if origin != maker.Metadata[annotation("claim-uid")] || record != maker.Metadata[annotation("encryption")] {
+		return fmt.Sprintf("the key of volume %s was made for claim UID %s, and not for that of volume %s", v.ID, origin, maker.ID)
+	}
+	return ""
+}
+
 // unlikeCSI compares a PersistentVolume of the driver with the volume that it names.
 func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.Secret) (complaint string) {
 	source := pv.Spec.CSI

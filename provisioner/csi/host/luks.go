@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Volumes of Cinder's encrypted types are opened as os-brick opens them
+// Volumes of Cinder's encrypted types, and those of rules with encrypt, are opened as os-brick opens them
 // (os_brick/encryptors/luks.py): a LUKS header at the beginning of the disk, and the
 // passphrase on the standard input of cryptsetup.
 
@@ -189,7 +189,7 @@ func (c *Crypt) Open(ctx context.Context, device, name, passphrase string, readO
 	_, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device, name), Input: passphrase})
 	var tool *ToolError
 	if errors.As(err, &tool) && tool.Code == wrongPassphrase {
-		return "", Refuse(WrongKey, "the volume's key does not open %s; check that the disk is the volume's, and its key at Cinder's key manager (with a fixed key, that of csi.encryption.fixedKeySecret). Nothing was changed", device)
+		return "", Refuse(WrongKey, "the volume's key does not open %s; check that the disk is the volume's, and its key at Cinder's key manager (with a fixed key, that of csi.encryption.fixedKeySecret; by a rule with encrypt, the record in the volume's metadata). Nothing was changed", device)
 	}
 	if err != nil {
 		return "", err

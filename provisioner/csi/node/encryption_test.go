@@ -67,6 +67,8 @@ func TestWhatAKeyDoesNotProveIsRefused(t *testing.T) {
 			codes.FailedPrecondition, "has no LUKS header; such a volume is never formatted"},
 		"a header although Cinder says otherwise": {func(f *fixture, u *use) { f.volume().LUKS, u.encryption = header(firstID), nil },
 			codes.FailedPrecondition, "is encrypted with LUKS1, but Cinder says that the volume is not"},
+		"nothing says how to open what the PersistentVolume calls encrypted": {func(_ *fixture, u *use) { u.origin, u.encryption = "uid", nil },
+			codes.FailedPrecondition, "says that nodes encrypt it, but the publish context does not say how"},
 		"no program": {func(f *fixture, _ *use) { f.node.Missing["cryptsetup"] = true },
 			codes.FailedPrecondition, "MissingTool: cryptsetup is not installed on the node"},
 	} {

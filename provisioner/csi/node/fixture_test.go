@@ -187,6 +187,8 @@ type use struct {
 	flags      []string
 	copied     []string
 	imported   bool
+	// origin is that of wire.Volume.Encrypted.
+	origin     string
 	arrayReads bool
 	open       bool
 	protocol   string
@@ -248,7 +250,7 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	}
 	request := &csi.NodeStageVolumeRequest{
 		VolumeId: u.handle(), StagingTargetPath: u.staging(), VolumeCapability: u.capability(), PublishContext: context,
-		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported}.Context(),
+		VolumeContext: wire.Volume{FilesystemUUIDs: u.copied, NeverFormat: u.imported, Encrypted: u.origin}.Context(),
 	}
 	if !u.open || u.passphrase != "" {
 		login := wire.Credentials{User: user, Password: u.password}

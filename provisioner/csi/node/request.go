@@ -89,6 +89,9 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 			return staging{}, status.Error(codes.Unavailable, err.Error())
 		}
 	}
+	if about.Encrypted != "" && connection.Encryption == nil {
+		return staging{}, refused("the PersistentVolume of volume %s says that nodes encrypt it, but the publish context does not say how; the program is older than the PersistentVolume. Nothing was changed", volume)
+	}
 	if connection.Encryption != nil && w.credentials.Passphrase == "" {
 		return staging{}, status.Errorf(codes.Unavailable, "volume %s is encrypted, and the volume's Secret has no key of it for node %s; the volume is being attached again, or the program is older than the node plugin", volume, s.name)
 	}

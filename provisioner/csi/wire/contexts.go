@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -171,11 +172,17 @@ type Volume struct {
 	// NeverFormat means that the volume may hold data that nothing recognizes, so no
 	// filesystem may be made on it, however empty it looks.
 	NeverFormat bool
+	// Encrypted is not empty for a volume that nodes encrypt by a rule of the policy: the UID
+	// of the claim for which the volume's key, or that of the volume that it is a copy of,
+	// was made. Such a volume is refused without a key, even if everything else that says so
+	// has vanished.
+	Encrypted string
 }
 
 const (
 	keyFilesystemUUIDs = "filesystemUUIDs"
 	keyNeverFormat     = "neverFormat"
+	keyEncrypted       = "encrypted"
 )
 
 // Context returns the volumeAttributes of the PersistentVolume.
@@ -186,6 +193,9 @@ func (v Volume) Context() map[string]string {
 	}
 	if v.NeverFormat {
 		context[keyNeverFormat] = "true"
+	}
+	if v.Encrypted != "" {
+		context[keyEncrypted] = v.Encrypted
 	}
 	if len(context) == 0 {
 		return nil
@@ -202,5 +212,8 @@ func ParseVolumeContext(context map[string]string) Volume {
 	}
 	// Any value counts, because formatting is the one thing that cannot be undone.
 	_, v.NeverFormat = context[keyNeverFormat]
+	if origin, encrypted := context[keyEncrypted]; encrypted {
+		v.Encrypted = cmp.Or(origin, "unknown")
+	}
 	return v
 }

@@ -91,7 +91,7 @@ func TestConnections(t *testing.T) {
 }
 
 func TestVolumeContexts(t *testing.T) {
-	for _, v := range []Volume{{}, {FilesystemUUIDs: []string{"a"}}, {FilesystemUUIDs: []string{"a", "b"}}, {NeverFormat: true}, {[]string{"a"}, true}} {
+	for _, v := range []Volume{{}, {FilesystemUUIDs: []string{"a"}}, {FilesystemUUIDs: []string{"a", "b"}}, {NeverFormat: true}, {Encrypted: "uid"}, {[]string{"a"}, true, "uid"}} {
 		context := v.Context()
 		if back := ParseVolumeContext(context); !reflect.DeepEqual(back, v) {
 			t.Errorf("%v is read as %v", context, back)
@@ -106,6 +106,13 @@ func TestWhateverIsSaidAboutFormattingForbidsIt(t *testing.T) {
 		if !ParseVolumeContext(map[string]string{"neverFormat": value}).NeverFormat {
 			t.Errorf("%q permits it", value)
 		}
+	}
+}
+
+// TestWhateverIsSaidAboutEncryptionDemandsIt: even without a value.
+func TestWhateverIsSaidAboutEncryptionDemandsIt(t *testing.T) {
+	if ParseVolumeContext(map[string]string{"encrypted": ""}).Encrypted == "" {
+		t.Error("without a value, it is as if nothing were said")
 	}
 }
 

@@ -220,7 +220,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if err == nil {
 				request := mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames}
 				fixed := operatorsSecret{e.Client, e.Namespace, rules.FixedKeySecret}
-				request.Encryption, passphrase, err = encryptionOf(ctx, volumes, connection, published.Volume, fixed)
+				request.Encryption, passphrase, err = encryptionOf(ctx, volumes, connection, published.Volume, objects.EncryptedOf(of.pv), fixed)
 				if err == nil {
 					found, err = operatorsSecret{e.Client, e.Namespace, cephSecret}.forNode(ctx, connection, request)
 				}

@@ -72,8 +72,10 @@ type volumes struct {
 	// encryption is nil unless the volume is encrypted, and keys are those of the key
 	// manager, by ID, which unkeyed keeps from answering.
 	encryption *cinder.Encryption
-	keys       map[string]string
-	unkeyed    error
+	// metadata is that of the volume.
+	metadata map[string]string
+	keys     map[string]string
+	unkeyed  error
 }
 
 func (v *volumes) Encryption(_ context.Context, _ string, managed func(cinder.Encryption) bool) (cinder.Encryption, cinder.Key, error) {
@@ -111,7 +113,7 @@ func (v *volumes) Publish(ctx context.Context, target backends.Target, to backen
 			return backends.Published{}, err
 		}
 	}
-	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created, Encrypted: v.encryption != nil}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
+	published := backends.Published{Volume: cinder.Volume{ID: volumeID, SizeGiB: 2, CreatedAt: v.created, Encrypted: v.encryption != nil, Metadata: v.metadata}, AttachmentID: "attachment-1", Document: []byte(v.document), ReadOnly: to.ReadOnly}
 	if v.recorded != nil {
 		published.ReadOnly = *v.recorded
 	}

@@ -3,11 +3,14 @@ package attach
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/volumekeys"
 )
 
 // Keys says how volumes are encrypted, and reads their keys. Only the Secret of a volume
@@ -21,9 +24,14 @@ type Keys interface {
 const fixedKeyKey = "fixedKey"
 
 // encryptionOf returns how a node opens a volume, and with what; nil if the volume is not
-// encrypted.
-func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, fixed operatorsSecret) (*mappers.Encryption, string, error) {
-	if encrypted, err := objects.IsEncrypted(connection, v); err != nil || !encrypted {
+// encrypted. The origin is that of its PersistentVolume (objects.EncryptedOf): if that, or
+// the volume's metadata, says that nodes encrypt the volume, Cinder knows nothing of it.
+func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, origin string, fixed operatorsSecret) (*mappers.Encryption, string, error) {
+	encrypted, err := objects.IsEncrypted(connection, v)
+	if _, has := v.Metadata[stamps.KeyEncryption]; err == nil && (has || origin != "") {
+		return recordedEncryption(ctx, v, origin, encrypted, volumekeys.Keeper{Client: fixed.client, Namespace: fixed.namespace})
+	}
+	if err != nil || !encrypted {
 		return nil, "", err
 	}
 	of, key, err := keys.Encryption(ctx, v.ID, objects.HasManagedKey)
@@ -40,6 +48,22 @@ func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection,
 		}
 	}
 	return how, key.Passphrase(), nil
+}
+
+// recordedEncryption reads the key that a volume's metadata holds, with the key-encryption
+// key of the Secret that the record names. Nothing is formatted without it.
+func recordedEncryption(ctx context.Context, v cinder.Volume, origin string, twice bool, keys volumekeys.Keeper) (*mappers.Encryption, string, error) {
+	if twice {
+		return nil, "", damaged("volume %s is encrypted both by its volume type and by its rule; restore it with a volume type without encryption", v.ID)
+	}
+	key, err := keys.Open(ctx, v.ID, origin, v.Metadata)
+	if unusable := new(volumekeys.UnusableError); errors.As(err, &unusable) {
+		return nil, "", damaged("%v", unusable)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return &mappers.Encryption{LUKS: 2}, key.Passphrase(), nil
 }
 
 // withPassphrase adds what opens a volume to a node's credentials.

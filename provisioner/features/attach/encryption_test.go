@@ -1,6 +1,9 @@
 package attach
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -126,6 +130,114 @@ func TestOnlyEncryptedVolumesCostRequestsForTheirKeys(t *testing.T) {
 	must(t, err)
 	if slices.Contains(w.volumes.calls, "encryption") {
 		t.Errorf("calls %q", w.volumes.calls)
+	}
+}
+
+// TestPublishOfAVolumeThatRecordsItsKey: without the key-encryption key that the record
+// names, the node gets nothing, so it formats nothing.
+func TestPublishOfAVolumeThatRecordsItsKey(t *testing.T) {
+	const (
+		with    = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+		another = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+		purpose = "standalone-cinder.openstack.org/encryption 1 "
+		origin  = "claim-of-the-key"
+	)
+	passphrase := hex.EncodeToString([]byte(volumesKey))
+	key, err := hex.DecodeString(with)
+	must(t, err)
+	block, err := aes.NewCipher(key)
+	must(t, err)
+	gcm, err := cipher.NewGCM(block)
+	must(t, err)
+	nonce := make([]byte, gcm.NonceSize())
+	// recordOf says that the key was made for a claim; it was wrapped for another one, if they
+	// differ.
+	recordOf := func(says, wrapped string) string {
+		return "1 team-a-keys/2026-11 " + says + " " + base64.StdEncoding.EncodeToString(gcm.Seal(nonce, nonce, []byte(volumesKey), []byte(purpose+wrapped)))
+	}
+	record := recordOf(origin, origin)
+	keys := func(entries map[string]string) *corev1.Secret {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "team-a-keys", Labels: map[string]string{"standalone-cinder.openstack.org/key-encryption": "true"}}, Data: map[string][]byte{}}
+		for name, value := range entries {
+			secret.Data[name] = []byte(value)
+		}
+		return secret
+	}
+	unlabeled := keys(map[string]string{"2026-11": with})
+	unlabeled.Labels = nil
+	isNotOpened := "entry 2026-11 of Secret standalone-cinder/team-a-keys does not open volume " + volumeID + ": its key does not open the record: it was changed, or the record is damaged"
+	for name, test := range map[string]struct {
+		record     string
+		encryption *cinder.Encryption
+		secret     *corev1.Secret
+		// vanished means that the metadata has no record, not even an empty one.
+		vanished bool
+		// plain means that the PersistentVolume does not say that the volume is encrypted.
+		plain   bool
+		refused string
+	}{
+		"with the only entry":  {record: record, secret: keys(map[string]string{"2026-11": with})},
+		"with an entry before": {record: record, secret: keys(map[string]string{"2026-11": with + "\n", "2026-12": another})},
+		"without the Secret":   {record: record, refused: "Secret standalone-cinder/team-a-keys does not exist, whose entry 2026-11 opens volume " + volumeID + "; make or restore it"},
+		"without the entry":    {record: record, secret: keys(map[string]string{"2026-12": another}), refused: "Secret standalone-cinder/team-a-keys has no entry 2026-11, which opens volume " + volumeID + "; add or restore it"},
+		"with another key":     {record: record, secret: keys(map[string]string{"2026-11": another}), refused: isNotOpened},
+		"with a Secret that nobody has labeled": {record: record, secret: unlabeled,
+			refused: "Secret standalone-cinder/team-a-keys, whose entry 2026-11 opens volume " + volumeID + ", has no label standalone-cinder.openstack.org/key-encryption=true, which says that its entries are key-encryption keys; add it"},
+		"with the record of another volume": {record: recordOf("another-claim", "another-claim"), secret: keys(map[string]string{"2026-11": with}),
+			refused: "the metadata of volume " + volumeID + " has the record of another volume's key (standalone-cinder.openstack.org/encryption): it was made for claim UID another-claim, and that of the PersistentVolume for " + origin + "; restore it from a copy of the volume"},
+		"with the record of another volume, altered to fit": {record: recordOf(origin, "another-claim"), secret: keys(map[string]string{"2026-11": with}), refused: isNotOpened},
+		"whose record has vanished": {vanished: true, secret: keys(map[string]string{"2026-11": with}),
+			refused: "volume " + volumeID + " is encrypted, but its metadata has no record of its key (standalone-cinder.openstack.org/encryption) any more; restore it from a copy of the volume"},
+		"although its PersistentVolume says nothing": {record: record, plain: true, secret: keys(map[string]string{"2026-11": with}),
+			refused: "the metadata of volume " + volumeID + " has the record of a key (standalone-cinder.openstack.org/encryption), but its PersistentVolume does not say that it is encrypted; remove the record if it was put there by hand"},
+		"with an entry of no key": {record: record, secret: keys(map[string]string{"2026-11": "swordfish"}), refused: "entry 2026-11 of Secret standalone-cinder/team-a-keys does not open volume " + volumeID + ": it is not a key of 64 hexadecimal digits, as openssl rand -hex 32 makes one"},
+		"with a damaged record":   {record: "1 team-a-keys", refused: "volume " + volumeID + " is encrypted, and the record of its key (standalone-cinder.openstack.org/encryption) is damaged, or of a later release; restore it from a copy of the volume"},
+		"with a cleared record":   {record: "", refused: "volume " + volumeID + " is encrypted, and the record of its key (standalone-cinder.openstack.org/encryption) is damaged, or of a later release; restore it from a copy of the volume"},
+		"that Cinder encrypts, too": {record: record, encryption: encryption(nil), secret: keys(map[string]string{"2026-11": with}),
+			refused: "volume " + volumeID + " is encrypted both by its volume type and by its rule; restore it with a volume type without encryption"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pv := testPV()
+			if !test.plain {
+				pv.Spec.CSI.VolumeAttributes = wire.Volume{Encrypted: origin}.Context()
+			}
+			existing := []runtime.Object{pv, testSecret()}
+			if test.secret != nil {
+				existing = append(existing, test.secret)
+			}
+			w := newWorld(t, existing...)
+			w.volumes.document, w.volumes.encryption = withCHAP, test.encryption
+			w.volumes.keys = map[string]string{keyID: volumesKey}
+			if !test.vanished {
+				w.volumes.metadata = map[string]string{stamps.KeyEncryption: test.record}
+			}
+			got, err := w.Publish(t.Context(), controller.PublishRequest{Volume: handle(), Node: n1})
+			for _, text := range []string{passphrase, volumesKey, with, another, "swordfish"} {
+				if context, contextErr := got.PublishContext(); contextErr != nil || strings.Contains(fmt.Sprintf("%+v %v %v", got, err, context), text) {
+					t.Errorf("a key is shown: %+v %v %v", got, err, context)
+				}
+			}
+			if slices.Contains(w.volumes.calls, "encryption") {
+				t.Errorf("Cinder was asked: %q", w.volumes.calls)
+			}
+			entry, found := w.secret(t)[wire.SecretKey("n1")]
+			if test.refused != "" {
+				var failed *controller.Failure
+				if !errors.As(err, &failed) || failed.Message != test.refused || found {
+					t.Errorf("got  %v, entry %q\nwant %s", err, entry, test.refused)
+				}
+				return
+			}
+			must(t, err)
+			credentials, err := wire.CredentialsFor("n1", w.secret(t))
+			if must(t, err); got.Encryption == nil || *got.Encryption != (wire.Encryption{LUKS: 2}) || credentials.Passphrase != passphrase || credentials.User == "" {
+				t.Errorf("encryption %+v, user %q", got.Encryption, credentials.User)
+			}
+			must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
+			if entry, found := w.secret(t)[wire.SecretKey("n1")]; found {
+				t.Errorf("after it is detached, the Secret has %q", entry)
+			}
+		})
 	}
 }
 

@@ -120,8 +120,30 @@ func (i *Importer) mapCSI(plan *Plan, v cinder.Volume) (mappers.Result, error) {
 	return objects.MapCSI(objects.CSIVolume{
 		PVName: plan.pvName(), Backend: i.Backend.Name, VolumeID: v.ID, SecretNamespace: i.Namespace,
 		AccessModes: plan.Claim.Spec.AccessModes, Block: objects.IsBlock(plan.Claim), FSType: plan.Decision.Volume.FSType,
-		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, MultiAttach: v.MultiAttach,
+		FilesystemUUIDs: plan.filesystemUUIDs, NeverFormat: true, Encrypted: plan.encrypted, MultiAttach: v.MultiAttach,
 	})
+}
+
+// checkEncryption refuses a volume that nodes would open otherwise than the rule says.
+// The rules that grant volumes to tenants encrypt none, so an operator answers for whose
+// key a volume's metadata records.
+func (p *Plan) checkEncryption() error {
+	text, has := p.Volume.Metadata[stamps.KeyEncryption]
+	switch encrypts := p.Decision.Volume.Encrypt != nil; {
+	case has && !encrypts:
+		return refused("volume %s is encrypted by nodes (its metadata has %s), but %s has no encrypt; import it with a StorageClass whose rule has it", p.Volume.ID, stamps.KeyEncryption, p.Decision.Rule)
+	case !has && encrypts:
+		return refused("volume %s is not encrypted by nodes, but %s encrypts its volumes (encrypt); import it with a StorageClass whose rule does not", p.Volume.ID, p.Decision.Rule)
+	case !has:
+		return nil
+	}
+	record, err := stamps.ParseEncryptionRecord(text)
+	if err != nil {
+		return refused("volume %s is encrypted by nodes, and %v", p.Volume.ID, err)
+	}
+	p.encrypted = record.Origin
+	p.Warnings = append(p.Warnings, fmt.Sprintf("nodes will open volume %s with the key that was made for claim UID %s; make sure that its content is not another tenant's", p.Volume.ID, record.Origin))
+	return nil
 }
 
 // useOf returns how nodes know a volume. A volume of the CSI driver is also looked for

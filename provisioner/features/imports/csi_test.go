@@ -247,6 +247,52 @@ func TestFilesystemThatAnImportedVolumeLacksIsTold(t *testing.T) {
 	}
 }
 
+// TestImportsOfVolumesThatNodesEncrypt: an operator may import them under a rule that
+// encrypts, and no others there.
+func TestImportsOfVolumesThatNodesEncrypt(t *testing.T) {
+	const record = "1 keys/2026-11 claim-of-the-key BwcH"
+	plain, encrypts := csiPolicy, strings.Replace(csiPolicy, "mode: csi}", "mode: csi, encrypt: {keySecret: keys, entry: a}}", 1)
+	for name, test := range map[string]struct {
+		policy, record string
+		refused        string
+	}{
+		"encrypted, by a rule that encrypts": {policy: encrypts, record: record},
+		"encrypted, by one that does not": {policy: plain, record: record,
+			refused: "volume volume-1 is encrypted by nodes (its metadata has standalone-cinder.openstack.org/encryption), but tenants[0].classes[0] has no encrypt; import it with a StorageClass whose rule has it"},
+		"not encrypted, by a rule that encrypts": {policy: encrypts,
+			refused: "volume volume-1 is not encrypted by nodes, but tenants[0].classes[0] encrypts its volumes (encrypt); import it with a StorageClass whose rule does not"},
+		"with a damaged record": {policy: encrypts, record: "1 keys/2026-11 BwcH",
+			refused: "volume volume-1 is encrypted by nodes, and the record of its key (standalone-cinder.openstack.org/encryption) is damaged, or of a later release; restore it from a copy of the volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := drivers(nil)
+			if test.record != "" {
+				v.Metadata["standalone-cinder.openstack.org/encryption"] = test.record
+			}
+			o := newOperator(t, test.policy, v)
+			plan, planErr := o.Plan(t.Context(), o.request)
+			_, err := o.run(t)
+			if test.refused != "" {
+				wantRefusal(t, err, test.refused)
+				if o.project.imports > 0 || o.saved(t) != nil {
+					t.Error("it is imported")
+				}
+				return
+			}
+			if planErr != nil || err != nil {
+				t.Fatal(planErr, err)
+			}
+			if got := objects.EncryptedOf(o.saved(t)); got != "claim-of-the-key" || objects.EncryptedOf(plan.PersistentVolume) != got {
+				t.Errorf("the PersistentVolume says %q", got)
+			}
+			const want = "nodes will open volume volume-1 with the key that was made for claim UID claim-of-the-key; make sure that its content is not another tenant's"
+			if !slices.Contains(plan.Warnings, want) {
+				t.Errorf("warnings %q", plan.Warnings)
+			}
+		})
+	}
+}
+
 // TestImportInModeCSIIsRefused: nothing is changed before.
 func TestImportInModeCSIIsRefused(t *testing.T) {
 	for name, test := range map[string]struct {

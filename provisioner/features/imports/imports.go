@@ -148,6 +148,8 @@ type Plan struct {
 	// given are the UUIDs that the operator gave; filesystemUUIDs are all those that
 	// the filesystem of a volume for the CSI driver may have.
 	given, filesystemUUIDs []string
+	// encrypted is that of wire.Volume.
+	encrypted string
 	// nodeLabels are the labels of the nodes that use the volume, which depend on its
 	// zone.
 	nodeLabels map[string]string

@@ -216,6 +216,9 @@ func (i *Importer) decide(ctx context.Context, plan *Plan) error {
 	case !slices.Contains(plan.Decision.Backends, i.Backend.Name):
 		return refused("%s grants claim %s/%s only volumes of backend %s, not of %s", plan.Decision.Rule, claim.Namespace, claim.Name, strings.Join(plan.Decision.Backends, ", "), i.Backend.Name)
 	}
+	if err := plan.checkEncryption(); err != nil {
+		return err
+	}
 	if fixed := plan.Decision.Volume.AvailabilityZone; fixed != "" && fixed != plan.Volume.Zone {
 		return refused("volume %s is in availability zone %q, but claims of StorageClass %s in namespace %s get volumes in %q (%s, or the StorageClass's parameter)",
 			plan.Volume.ID, plan.Volume.Zone, plan.Class.Name, claim.Namespace, fixed, plan.Decision.Rule)

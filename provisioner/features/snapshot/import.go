@@ -332,6 +332,22 @@ func (i *importing) originate(place cinder.Place) {
 		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
 	}
 	i.origin.FilesystemUUIDs, i.origin.NeverFormat = i.filesystem()
+	i.origin.Encrypted = i.encrypted()
+}
+
+// encrypted recovers for which claim the snapshot's key was made. Metadata at Cinder proves
+// nothing, so only administrators say it: by an annotation of this content, or by the
+// PersistentVolume of the volume.
+func (i *importing) encrypted() string {
+	if given, _ := objects.SnapshotOriginOf(i.content); given.Encrypted != "" {
+		return given.Encrypted
+	}
+	for _, pv := range objects.ByVolumeID(i.PersistentVolumes, i.plan.Snapshot.VolumeID) {
+		if origin := objects.EncryptedOf(pv); origin != "" && pv.Annotations[objects.AnnotationCluster] == i.Cluster {
+			return origin
+		}
+	}
+	return ""
 }
 
 // filesystem recovers what copies of the snapshot need to be mounted. Its former content,

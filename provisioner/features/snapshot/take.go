@@ -208,6 +208,7 @@ func (t *taking) originate(of *source) {
 		Namespace: t.snapshot.Namespace, Name: t.snapshot.Name, UID: t.snapshot.UID,
 		FilesystemUUIDs: objects.FilesystemUUIDsOf(of.pv, of.origin.VolumeID),
 		NeverFormat:     objects.IsCSI(of.pv) && (objects.IsBlockVolume(of.pv) || objects.NeverFormat(of.pv)),
+		Encrypted:       objects.EncryptedOf(of.pv),
 	}
 }
 

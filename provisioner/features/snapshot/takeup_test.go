@@ -132,8 +132,16 @@ func TestWhatCopiesOfATakenUpSnapshotNeed(t *testing.T) {
 		change  func(s *cinder.Snapshot, v *cinder.Volume)
 		uuids   string
 		never   bool
+		origin  string
 	}{
 		"its PersistentVolume exists": {volume: ofVolume9(nil), uuids: "volume-0,volume-9"},
+		"its volume is encrypted":     {volume: ofVolume9(func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeAttributes["encrypted"] = "uid" }), uuids: "volume-0,volume-9", origin: "uid"},
+		"its encrypted volume is gone": {content: forDriver(func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Annotations = map[string]string{objects.AnnotationEncrypted: "uid"}
+		}), change: func(_ *cinder.Snapshot, v *cinder.Volume) { v.Metadata = nil }, never: true, origin: "uid"},
+		"its metadata alone says that it is encrypted": {volume: ofVolume9(nil), change: func(s *cinder.Snapshot, v *cinder.Volume) {
+			s.Metadata[stamps.KeyEncryption], v.Metadata = "1 keys/a uid BwcH", map[string]string{stamps.KeyEncryption: "1 keys/a uid BwcH"}
+		}, uuids: "volume-0,volume-9"},
 		"its volume was imported": {volume: ofVolume9(func(pv *corev1.PersistentVolume) {
 			pv.Spec.CSI.VolumeAttributes = map[string]string{"neverFormat": "true"}
 		}), uuids: "volume-9", never: true},
@@ -171,7 +179,7 @@ func TestWhatCopiesOfATakenUpSnapshotNeed(t *testing.T) {
 			origin, err := objects.SnapshotOriginOf(b.imported())
 			b.must(err)
 			uuids := strings.Split(b.imported().Annotations[objects.AnnotationFilesystemUUIDs], ",")
-			if got := strings.Join(uuids, ","); got != test.uuids || origin.NeverFormat != test.never {
+			if got := strings.Join(uuids, ","); got != test.uuids || origin.NeverFormat != test.never || origin.Encrypted != test.origin {
 				t.Errorf("filesystems %q, never formatted: %t", got, origin.NeverFormat)
 			}
 		})

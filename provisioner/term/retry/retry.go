@@ -10,6 +10,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/removal"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/volumekeys"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
 )
 
@@ -49,6 +50,10 @@ func For(err error) backoff.Delay {
 	var broken *objects.DamagedError
 	if errors.As(err, &broken) {
 		return backoff.Delay{Outcome: "damaged", First: time.Minute, Most: 30 * time.Minute}
+	}
+	if errors.As(err, new(*volumekeys.UnusableError)) {
+		// Nothing shows when the operator restores a Secret.
+		return backoff.Delay{Outcome: "credentials", First: 5 * time.Second, Most: time.Minute}
 	}
 	var failed *cinder.Error
 	if !errors.As(err, &failed) {

@@ -9,6 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/volumekeys"
 )
 
 // allKinds must list every kind of backends, so that the test notices if one is missing
@@ -26,7 +27,7 @@ func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {
 			t.Errorf("%s: %+v", kind, r)
 		}
 	}
-	for _, err := range []error{&mappers.Refusal{}, &objects.DamagedError{}, errors.New("anything"), nil} {
+	for _, err := range []error{&mappers.Refusal{}, &objects.DamagedError{}, &volumekeys.UnusableError{}, errors.New("anything"), nil} {
 		if r := For(err); r.Outcome == "" || r.First <= 0 || r.Most < r.First {
 			t.Errorf("%v: %+v", err, r)
 		}
