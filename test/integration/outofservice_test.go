@@ -463,6 +463,9 @@ func TestAccountMayChangeOfNodesOnlyItsOwnTaint(t *testing.T) {
 		return "", nil
 	}))
 	w.must(c.taint(w.ctx, 1))
+	// The API server taints new Nodes as not ready.
+	_, err = suite.Client.CoreV1().Nodes().Patch(w.ctx, c.node(0), types.MergePatchType, []byte(`{"spec": {"taints": null}}`), metav1.PatchOptions{})
+	w.must(err)
 	for _, n := range []int{0, 1} {
 		w.must(c.heard(w.ctx, n, corev1.ConditionTrue))
 	}

@@ -64,7 +64,7 @@ func TestCrashMatrixOfNodesTakenOutOfService(t *testing.T) {
 	must(of.lose(ctx))
 	steps := s.steps()
 	must(of.comesBack(ctx))
-	node, report := "kubernetes PATCH api/v1/nodes/"+c.node(0), "kubernetes PUT api/v1/namespaces/standalone-cinder/leases/"+staged.LeaseName(c.node(0))
+	node, report := "kubernetes PATCH api/v1/nodes/"+c.node(0), "kubernetes PUT apis/coordination.k8s.io/v1/namespaces/standalone-cinder/leases/"+staged.LeaseName(c.node(0))
 	crashTable{
 		site: s, steps: steps, mishaps: attachMishaps, fits: fitsLeader, mayMiss: vary, must: []string{node, report},
 		run: func(at step, m mishap) error { return of.through(ctx, at, m) },
@@ -99,7 +99,16 @@ func (n *takenNode) use(ctx context.Context) error {
 	if err := n.is(ctx, "", false); err != nil {
 		return err
 	}
-	if err := n.attach(ctx, n.c, n.v, 0); err != nil {
+	if err := errors.Join(n.c.attachTo(ctx, n.v, 0), n.attach(ctx, n.c, n.v, 0)); err != nil {
+		return err
+	}
+	attachments := suite.Client.StorageV1().VolumeAttachments()
+	a, err := attachments.Get(ctx, n.c.attachment(n.v, 0), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	a.Status.Attached = true
+	if _, err := attachments.UpdateStatus(ctx, a, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
 	now, _ := n.sim.Volume(n.v.id)
@@ -154,7 +163,7 @@ func (n *takenNode) is(ctx context.Context, state nodemark.State, tainted bool) 
 // comesBack detaches the volume as Kubernetes does, gives it to another node and back, and
 // boots the node.
 func (n *takenNode) comesBack(ctx context.Context) error {
-	if err := n.detach(ctx, n.c, n.v, 0); err != nil {
+	if err := errors.Join(n.c.detachFrom(ctx, n.v, 0), n.detach(ctx, n.c, n.v, 0)); err != nil {
 		return err
 	}
 	if err := n.attach(ctx, n.c, n.v, 1); err != nil {

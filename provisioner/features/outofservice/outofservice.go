@@ -44,11 +44,11 @@ const (
 
 const (
 	// lookEvery is how often the cache of Nodes is looked through.
-	lookEvery = time.Second
-	// settleTime is how long a node has been silent before anything is done about it.
-	// kube-controller-manager looks at all nodes every 5 s, so that by then it shows how
-	// many are silent: if it is many, the trouble is another.
-	settleTime = 5 * time.Second
+	lookEvery = 500 * time.Millisecond
+	// settleTime is how long a node has been silent before anything is done about it. In
+	// each of its rounds, kube-controller-manager writes of all nodes whether they are
+	// silent: if it is many, the trouble is another.
+	settleTime = 2 * time.Second
 	// lookAgain is the time between two attempts at a node that is left alone, or that is
 	// not clean yet.
 	lookAgain = 10 * time.Second

@@ -280,7 +280,7 @@ func TestAttachmentsEndBeforeTheTaint(t *testing.T) {
 		c := newCluster(t, lost()...)
 		end := c.term(10)
 		defer end()
-		time.Sleep(settleTime - time.Second)
+		time.Sleep(settleTime - 100*time.Millisecond)
 		synctest.Wait()
 		if got := c.state("n1"); got != "" || len(c.steps()) > 0 {
 			t.Errorf("a node that has just fallen silent is %q after %q", got, c.steps())
