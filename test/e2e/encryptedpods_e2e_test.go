@@ -5,31 +5,31 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends/auth"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestPodsUseEncryptedVolumes has real kubelets, the DaemonSet and a leader with volumes of
-// Cinder's encrypted types: each is made for a claim, moves to the next node, grows, and is
-// restored, and its key is in no log. The keys of one type come from Barbican, and those of
-// the other are Cinder's fixed one.
+// TestPodsUseEncryptedVolumes has real kubelets, the DaemonSet and a leader with encrypted
+// volumes: each is made for a claim, moves to the next node, grows, and is restored, and its
+// key is in no log. The keys of one of Cinder's types come from Barbican, and those of the
+// other are its fixed one. A rule encrypts volumes of which Cinder does not know that.
 func TestPodsUseEncryptedVolumes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startKubeletsWith(ctx, t, kubeletOptions{suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, classes: []string{"luks", "luks2"}, policy: fmt.Sprintf(`
+	encrypted := []string{"luks", "luks2", "rule"}
+	c := startKubeletsWith(ctx, t, kubeletOptions{suite: harness.SuiteOptions{Snapshots: true, Snapshotter: true}, classes: encrypted, policy: fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 clusterID: e2e-kubelet
@@ -43,26 +43,29 @@ tenants:
     namespaces: [team-c]
     classes:
       - {storageClasses: [luks], backends: [keys], volumeType: %s, fsType: ext4, mode: csi}
+      - {storageClasses: [rule], backends: [lab], volumeType: %s, fsType: ext4, mode: csi, encrypt: {keySecret: keys, entry: first}}
       - {storageClasses: [luks2], backends: [lab], volumeType: %s, fsType: xfs, mode: csi}
-`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, env.Types.LUKS, env.Types.LUKS2)}, "node-1", "node-2")
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, env.Types.LUKS, env.Types.ISCSI, env.Types.LUKS2)}, "node-1", "node-2")
 	_, err = c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "cinder-key"}, StringData: map[string]string{"fixedKey": env.FixedKey},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	c.passwords[env.FixedKey] = true
+	key := strings.Repeat("0123456789abcdef", 4)
+	_, err = c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "keys", Labels: map[string]string{objects.LabelKeyEncryption: "true"}}, StringData: map[string]string{"first": key},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	c.passwords[env.FixedKey], c.passwords[key] = true, true
 	must(t, c.InstallSnapshots(ctx))
 	snapshotter, err := c.Snapshotter(ctx, csiProvisioner)(c.socket)
 	must(t, err)
 	t.Cleanup(snapshotter.Stop)
-	for _, class := range []string{"luks", "luks2"} {
+	for _, class := range encrypted {
 		t.Run(class, func(t *testing.T) {
-			pv := c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
-			if class == "luks" {
-				c.passwords[barbicanPassphrase(ctx, t, env.CloudsFile, pv.Spec.CSI.VolumeHandle)] = true
-			}
+			c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
 			c.moves(ctx, t, class+"-writer", class, nil)
 			c.grows(ctx, t, class+"-writer", class)
-			c.copies(ctx, t, class, class == "luks", env.CloudsFile)
+			c.copies(ctx, t, class, class != "luks2")
 		})
 	}
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
@@ -72,7 +75,7 @@ tenants:
 // copies ends the writer of a class's volume, restores a snapshot of the volume, and clones
 // it if Cinder can: it changes the key of a clone, but not with luks2 (_rekey_volume in
 // cinder/volume/flows/manager/create_volume.py).
-func (c *kubeletCluster) copies(ctx context.Context, t *testing.T, class string, clones bool, cloudsFile string) {
+func (c *kubeletCluster) copies(ctx context.Context, t *testing.T, class string, clones bool) {
 	t.Helper()
 	wrote := c.told(ctx, t, class+"-writer").wrote
 	c.removePod(ctx, t, class+"-writer")
@@ -82,10 +85,7 @@ func (c *kubeletCluster) copies(ctx context.Context, t *testing.T, class string,
 		sources["clone"] = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: class}
 	}
 	for name, source := range sources {
-		pv := c.bound(ctx, t, harness.Claim("team-c", class+"-"+name, class, "2Gi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.DataSource = source }))
-		if clones {
-			c.passwords[barbicanPassphrase(ctx, t, cloudsFile, pv.Spec.CSI.VolumeHandle)] = true
-		}
+		c.bound(ctx, t, harness.Claim("team-c", class+"-"+name, class, "2Gi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.DataSource = source }))
 		c.create(ctx, t, c.pod(class+"-"+name, class+"-"+name, on("node-1")))
 	}
 	for name := range sources {
@@ -103,20 +103,4 @@ func (c *kubeletCluster) copies(ctx context.Context, t *testing.T, class string,
 		}
 		return fmt.Sprintf("the snapshot is still there: %+v", contents.Items[0].Status), nil
 	}))
-}
-
-// barbicanPassphrase returns what opens a volume of team-a, as its nodes get it.
-func barbicanPassphrase(ctx context.Context, t *testing.T, cloudsFile, volume string) string {
-	t.Helper()
-	handle, err := wire.ParseHandle(volume)
-	must(t, err)
-	found, err := auth.Sources{CloudsFile: cloudsFile}.Resolve(auth.Config{Source: auth.Source{Cloud: "team-a"}})
-	must(t, err)
-	client, err := cinder.Login(ctx, found, cinder.Options{Backend: handle.Backend, Metrics: cinder.NewMetrics(prometheus.NewRegistry())})
-	must(t, err)
-	encryption, err := client.Encryption(ctx, handle.ID)
-	must(t, err)
-	key, err := client.Key(ctx, encryption.KeyID)
-	must(t, err)
-	return key.Passphrase()
 }

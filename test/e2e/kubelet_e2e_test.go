@@ -478,29 +478,35 @@ func (c *kubeletCluster) remember(ctx context.Context, t *testing.T, pod *corev1
 	must(t, err)
 	public, err := json.Marshal([]any{pod, claim, pv, attachments})
 	must(t, err)
-	remembered := 0
+	var passwords, passphrases []string
 	for key, entry := range secret.Data {
-		password := string(entry)
-		if pv.Spec.ISCSI == nil {
-			_, at, _ := strings.Cut(password, `"password":"`)
-			password, _, _ = strings.Cut(at, `"`)
-		} else if key != "node.session.auth.password" {
-			continue
+		if key == "node.session.auth.password" {
+			passwords = append(passwords, string(entry))
+		} else if pv.Spec.ISCSI == nil {
+			passwords = append(passwords, valuesOf("password", entry)...)
+			passphrases = append(passphrases, valuesOf("passphrase", entry)...)
 		}
-		if password == "" {
-			continue
-		}
+	}
+	for _, secret := range slices.Concat(passwords, passphrases) {
 		c.mu.Lock()
-		c.passwords[password] = true
+		c.passwords[secret] = true
 		c.mu.Unlock()
-		remembered++
-		if strings.Contains(string(public), password) {
+		if strings.Contains(string(public), secret) {
 			t.Error("an object that is no Secret has a password")
 		}
 	}
+	remembered := len(passwords)
 	if remembered != 1 {
 		t.Errorf("the Secret of claim %s has %d passwords, want one", claim.Name, remembered)
 	}
+}
+
+// valuesOf returns the values of a key in JSON.
+func valuesOf(key string, document []byte) (values []string) {
+	for _, found := range regexp.MustCompile(`"`+key+`":"([^"]+)"`).FindAllSubmatch(document, -1) {
+		values = append(values, string(found[1]))
+	}
+	return values
 }
 
 func (c *kubeletCluster) removePod(ctx context.Context, t *testing.T, name string) {
