@@ -21,10 +21,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// minute is when a lost node has the taint at the latest: kube-controller-manager takes more
-// than 50 s to notice the loss. What comes then is Kubernetes' part, and how long it takes
-// on emulated nodes says nothing about others.
-const minute = 75 * time.Second
+// begins is how soon the program begins when a node is not Ready. The rest is the time of
+// kube-controller-manager, which takes more than 50 s to notice the loss, of Cinder and of
+// the other kubelet. How long emulated nodes take says nothing about others, so the test only
+// logs that.
+const begins = 5 * time.Second
 
 // TestALostNodeCostsAMinute cuts a node with a real kubelet off from the control plane, but
 // not from the storage, while the pod of a StatefulSet writes there. Nobody does anything.
@@ -93,8 +94,8 @@ tenants:
 	if after.found < before.wrote {
 		t.Errorf("the pod wrote %d records before its node was lost, and found %d on the other", before.wrote, after.found)
 	}
-	if took := line.at("it has the taint"); took > minute {
-		t.Errorf("the node has the taint %s after the loss", took.Round(time.Second))
+	if took := line.at("its attachments begin to end") - line.at("the node is not Ready"); took > begins {
+		t.Errorf("the program begins %s after the node is not Ready", took.Round(time.Second))
 	}
 	if got := acknowledged(); got > first || first == 0 {
 		t.Errorf("the lost node was told that it wrote %d, and on the disk is %d", got, first)

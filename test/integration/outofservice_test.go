@@ -382,7 +382,9 @@ func TestTooManyLostNodesAreLeftAlone(t *testing.T) {
 
 // TestTheNextLeaderTakesALostNodeOutOfService: a leader dies while Cinder does not answer,
 // so that it has only marked the node. The next one goes on. A node that answers again
-// before the taint gets none, and its pods get their volumes anew.
+// before the taint gets none.
+//
+//tier:outage
 func TestTheNextLeaderTakesALostNodeOutOfService(t *testing.T) {
 	w := newWorld(t, "csitaintnext", cindersim.Options{})
 	w.withCSI("{fencing: initiator}")
