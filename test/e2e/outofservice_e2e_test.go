@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
@@ -25,7 +26,7 @@ import (
 // kube-controller-manager, which takes more than 50 s to notice the loss, of Cinder and of
 // the other kubelet. How long emulated nodes take says nothing about others, so the test only
 // logs that.
-const begins = 5 * time.Second
+const begins = outofservice.Settle + 5*time.Second
 
 // TestALostNodeCostsAMinute cuts a node with a real kubelet off from the control plane, but
 // not from the storage, while the pod of a StatefulSet writes there. Nobody does anything.

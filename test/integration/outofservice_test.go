@@ -25,7 +25,7 @@ import (
 
 // taintAll lets the program take any share of the nodes out of service: the cluster has
 // those of other tests.
-var taintAll = []string{"--taint-lost-nodes", "--taint-lost-nodes-share=100"}
+var taintAll = []string{"--taint-lost-nodes", "--taint-lost-nodes-share=100", "--taint-lost-nodes-after=5s"}
 
 // mayTaint gives a world's account the rights of the component taint-lost-nodes.
 func (w *world) mayTaint() {
@@ -502,4 +502,67 @@ func TestAccountMayChangeOfNodesOnlyItsOwnTaint(t *testing.T) {
 	w.must(patch(0, both))
 	w.must(c.heard(w.ctx, 0, corev1.ConditionTrue))
 	w.must(patch(0, `{"spec": {"taints": null}, "metadata": {"annotations": {"standalone-cinder.openstack.org/out-of-service": null}}}`))
+}
+
+// TestALostNodeWithManyVolumes: all are forbidden in one Lease and end in one attempt. A pod
+// that must not run twice keeps its node in service even if it tolerates the taint. The
+// taint goes when the node is clean, although somebody has removed the mark meanwhile, and
+// another node's mark, which that node can write, does not stop the program.
+func TestALostNodeWithManyVolumes(t *testing.T) {
+	w := newWorld(t, "csitaintmany", cindersim.Options{})
+	w.withCSI("{fencing: initiator}")
+	const many = 24
+	c, volumes := w.csi(3, many)
+	c.withMachines(w, 3)
+	w.mayTaint()
+	nodes := suite.Client.CoreV1().Nodes()
+	annotate := func(n int, mark string) {
+		_, err := nodes.Patch(w.ctx, c.node(n), types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %s}}}`, nodemark.Annotation, mark), metav1.PatchOptions{})
+		w.must(err)
+	}
+	annotate(1, `"returned boot-1 2096-11-29T10:00:00Z"`)
+	s := w.startWithSidecar(taintAll...)
+	for n := range 3 {
+		w.must(c.heard(w.ctx, n, corev1.ConditionTrue))
+	}
+	for _, v := range volumes {
+		w.must(c.attachTo(w.ctx, v, 0))
+		_, err := c.attached(w.ctx, v, 0)
+		w.must(err)
+	}
+	w.must(c.stages(w.ctx, 0, "boot-1", volumes...))
+	tolerant := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "tolerant-0", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "tolerant", UID: "uid-of-tolerant", Controller: new(true)}}},
+		Spec: corev1.PodSpec{
+			NodeName: c.node(2), AutomountServiceAccountToken: new(false), Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{Name: "main", Image: "registry.example/main"}},
+		},
+	}
+	pods := suite.Client.CoreV1().Pods(w.name + "-a")
+	_, err := pods.Create(w.ctx, tolerant, metav1.CreateOptions{})
+	w.must(err)
+	t.Cleanup(func() { _ = pods.Delete(context.Background(), "tolerant-0", *metav1.NewDeleteOptions(0)) })
+
+	w.must(c.heard(w.ctx, 2, corev1.ConditionUnknown))
+	lost := time.Now()
+	w.must(c.heard(w.ctx, 0, corev1.ConditionUnknown))
+	c.is(w, 0, "out of service", isMarked(nodemark.Taken, true))
+	t.Logf("%d volumes are taken after %s", many, time.Since(lost).Round(100*time.Millisecond))
+	c.saysOn(w, 0, "NodeTakenOutOfService", fmt.Sprintf("Its %d volumes were taken from it", many))
+	w.must(c.onlyOn(volumes[0]))
+	if log := s.Replica.Log(); strings.Contains(log, "cannot be taken out of service yet") {
+		t.Error("an attempt failed, although nothing was wrong")
+	}
+	c.saysOn(w, 2, "NodeNotTakenOutOfService", "tolerant-0 must not run twice")
+	c.staysAlone(w, 2)
+
+	annotate(0, "null")
+	for _, v := range volumes {
+		w.must(c.detachFrom(w.ctx, v, 0))
+		w.must(c.answered(w.ctx, v, 0))
+	}
+	w.must(c.heard(w.ctx, 0, corev1.ConditionTrue))
+	c.staysSo(w, 0, "tainted", func(node *corev1.Node) bool { return nodemark.HasTaint(node) && nodemark.Bars(node) })
+	w.must(c.stages(w.ctx, 0, "boot-1"))
+	c.is(w, 0, "back", isMarked(nodemark.Returned, false))
 }

@@ -45,7 +45,7 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 	mark, marked := nodemark.Of(node)
 	switch {
 	case nodemark.HasTaint(node) && marked:
-		q.because("the program took it out of service on %s, after its volumes were taken from it; it removes the taint when the node is Ready again and has rebooted or unstaged everything", at(mark.Since))
+		q.because("the program took it out of service%s, after its volumes were taken from it; it removes the taint when the node is Ready again and has rebooted or unstaged everything", since(mark))
 	case isOutOfService(node):
 		q.because("it is tainted as out of service, so its volumes go to other nodes; remove the taint when the machine is back and clean")
 	case marked && mark.State == nodemark.Taking:
@@ -61,6 +61,14 @@ func (q *inquiry) explainNode(ctx context.Context) error {
 	// A kubelet writes the node's name where other objects have a UID.
 	q.addEvents(ctx, "Node", "", q.Name, "")
 	return nil
+}
+
+// since says when a mark was made. Somebody may have removed or damaged it.
+func since(mark nodemark.Mark) string {
+	if mark.Since.IsZero() {
+		return ""
+	}
+	return " on " + at(mark.Since)
 }
 
 func isOutOfService(node *corev1.Node) bool {

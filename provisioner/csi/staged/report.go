@@ -62,9 +62,9 @@ const (
 // maxVolumes bounds how many volumes of a report are read. No node has room for as many.
 const maxVolumes = 4096
 
-// maxEnded bounds how many ended attachments a Lease has: the last ones. All volumes of a
+// MaxEnded bounds how many ended attachments a Lease has: the last ones. All volumes of a
 // node may be detached at once.
-const maxEnded = 1024
+const MaxEnded = 1024
 
 // Machine identifies one boot of a machine.
 type Machine struct {
@@ -143,7 +143,7 @@ func Of(lease *coordinationv1.Lease) Report {
 	for attachment := range strings.FieldsSeq(lease.Annotations[AnnotationEnded]) {
 		r.Ended = append(r.Ended, attachment)
 	}
-	r.Ended = r.Ended[max(0, len(r.Ended)-maxEnded):]
+	r.Ended = r.Ended[max(0, len(r.Ended)-MaxEnded):]
 	return r
 }
 
@@ -154,7 +154,7 @@ func Of(lease *coordinationv1.Lease) Report {
 func End(lease *coordinationv1.Lease, attachments ...string) *coordinationv1.Lease {
 	ended := append(Of(lease).Ended, attachments...)
 	lease = lease.DeepCopy()
-	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AnnotationEnded, strings.Join(ended[max(0, len(ended)-maxEnded):], " "))
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AnnotationEnded, strings.Join(ended[max(0, len(ended)-MaxEnded):], " "))
 	return lease
 }
 

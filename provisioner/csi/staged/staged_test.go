@@ -444,12 +444,12 @@ func TestNothingIsStagedWithAnAttachmentThatHasEnded(t *testing.T) {
 	// Another plugin of the node, which has read nothing yet.
 	refused(n.stage(n.reporter("ab-1"), "gold/v1"), "attachment-of-gold/v1")
 	var many []string
-	for i := range 2 * maxEnded {
+	for i := range 2 * MaxEnded {
 		many = append(many, fmt.Sprint(i))
 	}
 	end(n, many...)
-	refused(r.Staging(t.Context(), fmt.Sprint(2*maxEnded-1)), fmt.Sprint(2*maxEnded-1))
-	if len(r.reported.Ended) != maxEnded {
+	refused(r.Staging(t.Context(), fmt.Sprint(2*MaxEnded-1)), fmt.Sprint(2*MaxEnded-1))
+	if len(r.reported.Ended) != MaxEnded {
 		t.Errorf("%d attachments are kept", len(r.reported.Ended))
 	}
 }

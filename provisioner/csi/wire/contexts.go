@@ -154,6 +154,9 @@ func IsTaken(context map[string]string) bool {
 	return taken
 }
 
+// ProtocolOf returns the protocol that a publish context names.
+func ProtocolOf(context map[string]string) string { return context[keyProtocol] }
+
 // OnlyTaken returns what IsTaken reads of a publish context.
 func OnlyTaken(context map[string]string) map[string]string {
 	if !IsTaken(context) {

@@ -6,13 +6,18 @@ import (
 	"slices"
 
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
+
+// forbidTries is how often a Lease is read again because something else has written it.
+const forbidTries = 30
 
 // Fence takes the volumes of a node that does not answer, although Kubernetes has not
 // detached them yet.
@@ -53,24 +58,18 @@ func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) 
 	if err != nil {
 		return false, err
 	}
-	lease, err := e.lost.liveReport(ctx, name)
+	v, _, err := volumes.Find(ctx, volume.ID)
 	if err != nil {
-		return false, fmt.Errorf("cannot tell what node %s has staged: %w", name, err)
-	}
-	if lease == nil {
-		return false, fmt.Errorf("the node plugin of %s has not reported what it has staged, so it cannot be told to stage nothing more", name)
-	}
-	node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return false, fmt.Errorf("cannot tell whether node %s is back: %w", name, err)
-	}
-	if !nodemark.IsSilent(node) || node.Status.NodeInfo.BootID != boot || !f.IsFenced(volume.Backend) {
-		return false, nil
-	}
-	if err := e.lost.forbidAnyway(ctx, volumes, volume, name, lease); err != nil {
 		return false, err
 	}
-	has := staged.Of(lease).Has(volume.String(), node)
+	silent, has, err := f.forbid(ctx, v, volume, name, boot)
+	// The volumes of a node are taken at the same time, and forbidden in one Lease.
+	for tries := 1; tries < forbidTries && apierrors.IsConflict(err); tries++ {
+		silent, has, err = f.forbid(ctx, v, volume, name, boot)
+	}
+	if err != nil || !silent {
+		return false, err
+	}
 	if has {
 		// Before its address is free.
 		e.unsettled.take(name, volume)
@@ -83,4 +82,25 @@ func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) 
 		Node: name, Key: wire.NodeKey(name), Others: e.detaching.keysThatStay(of.target.Stamp.PV, volume, name), Attached: has || attached,
 	})
 	return err == nil, err
+}
+
+// forbid forbids a node to stage a volume that is about to be taken from it, unless it is
+// heard of again; has means that it may have the volume staged.
+func (f Fence) forbid(ctx context.Context, v cinder.Volume, volume wire.Handle, name, boot string) (silent, has bool, err error) {
+	e := f.engine
+	lease, err := e.lost.liveReport(ctx, name)
+	if err != nil {
+		return false, false, fmt.Errorf("cannot tell what node %s has staged: %w", name, err)
+	}
+	if lease == nil {
+		return false, false, fmt.Errorf("the node plugin of %s has not reported what it has staged, so it cannot be told to stage nothing more", name)
+	}
+	node, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, false, fmt.Errorf("cannot tell whether node %s is back: %w", name, err)
+	}
+	if !nodemark.IsSilent(node) || node.Status.NodeInfo.BootID != boot || !f.IsFenced(volume.Backend) {
+		return false, false, nil
+	}
+	return true, staged.Of(lease).Has(volume.String(), node), e.lost.forbidAnyway(ctx, v, volume, name, lease)
 }

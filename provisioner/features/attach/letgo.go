@@ -275,15 +275,15 @@ func (e lostNodes) forbid(ctx context.Context, volume wire.Handle, name string, 
 	if err != nil {
 		return err
 	}
-	return e.forbidAnyway(ctx, volumes, volume, name, lease)
-}
-
-// forbidAnyway keeps a node from staging a volume with the attachments that it has now.
-func (e lostNodes) forbidAnyway(ctx context.Context, volumes Volumes, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
 	v, _, err := volumes.Find(ctx, volume.ID)
 	if err != nil {
 		return err
 	}
+	return e.forbidAnyway(ctx, v, volume, name, lease)
+}
+
+// forbidAnyway keeps a node from staging a volume with the attachments that it has at Cinder.
+func (e lostNodes) forbidAnyway(ctx context.Context, v cinder.Volume, volume wire.Handle, name string, lease *coordinationv1.Lease) error {
 	ended := slices.DeleteFunc(e.attachmentsOfNode(v, name), func(id string) bool { return slices.Contains(staged.Of(lease).Ended, id) })
 	if len(ended) == 0 {
 		return nil

@@ -11,7 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
@@ -60,24 +62,8 @@ func (c *Controller) inventory(ctx context.Context, node *corev1.Node) ([]wire.H
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot tell which pods are on node %s: %w", node.Name, err)
 	}
-	attachments, err := paging.List(ctx, "VolumeAttachments", c.Client.StorageV1().VolumeAttachments().List, func(page *storagev1.VolumeAttachmentList) []storagev1.VolumeAttachment {
-		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node.Name })
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot tell which volumes are attached to node %s: %w", node.Name, err)
-	}
-	lease, err := c.Client.CoordinationV1().Leases(c.Namespace).Get(ctx, staged.LeaseName(node.Name), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, nil, fmt.Errorf("cannot tell what node %s has staged: %w", node.Name, err)
-	}
-	reported := err == nil
 	for i := range pods {
 		if refusal := found.pod(&pods[i]); refusal != nil {
-			return nil, refusal, nil
-		}
-	}
-	for i := range attachments {
-		if refusal := found.attachment(&attachments[i]); refusal != nil {
 			return nil, refusal, nil
 		}
 	}
@@ -90,10 +76,30 @@ func (c *Controller) inventory(ctx context.Context, node *corev1.Node) ([]wire.H
 			return nil, refusal, nil
 		}
 	}
+	lease, err := c.Client.CoordinationV1().Leases(c.Namespace).Get(ctx, staged.LeaseName(node.Name), metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, nil, fmt.Errorf("cannot tell what node %s has staged: %w", node.Name, err)
+	}
+	reported := err == nil
 	if reported {
 		if refusal := found.report(staged.Of(lease), node); refusal != nil {
 			return nil, refusal, nil
 		}
+	}
+	// Last, since it lists those of all nodes.
+	attachments, err := paging.List(ctx, "VolumeAttachments", c.Client.StorageV1().VolumeAttachments().List, func(page *storagev1.VolumeAttachmentList) []storagev1.VolumeAttachment {
+		return slices.DeleteFunc(page.Items, func(a storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node.Name })
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot tell which volumes are attached to node %s: %w", node.Name, err)
+	}
+	for i := range attachments {
+		if refusal := found.attachment(&attachments[i]); refusal != nil {
+			return nil, refusal, nil
+		}
+	}
+	if len(found.volumes) > staged.MaxEnded {
+		return nil, refuse(Volume, "it has or names %d volumes, and only %d can be forbidden to it", len(found.volumes), staged.MaxEnded), nil
 	}
 	if !reported && len(found.volumes) > 0 {
 		return nil, refuse(Unreported, "its node plugin has not reported what it has staged"), nil
@@ -137,8 +143,7 @@ func (f *found) pod(pod *corev1.Pod) *Refusal {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	stays := staysOn(pod)
-	fenced := false
+	everywhere, fenced := runsEverywhere(pod), false
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
 		if isLocal(volume) {
@@ -146,21 +151,21 @@ func (f *found) pod(pod *corev1.Pod) *Refusal {
 		}
 		claim := claimOf(pod, volume)
 		if claim == "" {
-			if stays {
-				continue // It runs nowhere else, and what is attached is found otherwise.
+			if everywhere {
+				continue // The taint starts no twin elsewhere, and what is attached is found otherwise.
 			}
 			return refuse(Volume, "pod %s has volume %s, of a kind that the program does not know", name, volume.Name)
 		}
 		ours, wrong := f.claim(pod.Namespace, claim)
 		switch {
-		case wrong != "" && (ours || !stays):
+		case wrong != "" && (ours || !everywhere):
 			return refuse(Volume, "claim %s of pod %s has %s", claim, name, wrong)
-		case ours && stays:
-			return refuse(Volume, "pod %s stays on the node whatever happens, and would lose its claim %s", name, claim)
+		case ours && (everywhere || tolerates(pod)):
+			return refuse(Volume, "pod %s stays on the node in spite of the taint, and would lose its claim %s", name, claim)
 		}
 		fenced = fenced || ours
 	}
-	if !stays && !fenced && mustBeAlone(pod) {
+	if !everywhere && !fenced && mustBeAlone(pod) {
 		return refuse(Identity, "pod %s must not run twice, and has no volume by which its twin would wait", name)
 	}
 	return nil
@@ -196,6 +201,9 @@ func (f *found) attachment(a *storagev1.VolumeAttachment) *Refusal {
 	}
 	if wrong := f.add(pv.Spec.CSI.VolumeHandle); wrong != "" {
 		return refuse(Volume, "attached to it is volume %s", wrong)
+	}
+	if wire.ProtocolOf(a.Status.AttachmentMetadata) == mappers.ProtocolRBD {
+		return refuse(Volume, "attached to it is volume %s of Ceph, which does not keep a live node out", pv.Spec.CSI.VolumeHandle)
 	}
 	return nil
 }
@@ -251,29 +259,43 @@ func claimOf(pod *corev1.Pod, v *corev1.Volume) string {
 	return ""
 }
 
-// staysOn reports whether the taint starts no twin of a pod on another node: it tolerates
-// the taint, or its like runs on every node.
-func staysOn(pod *corev1.Pod) bool {
+// runsEverywhere reports whether the taint starts no twin of a pod on another node, even if
+// the pod is deleted there: its like runs on every node anyway.
+func runsEverywhere(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return true
 	}
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
-		return true
-	}
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && kindOf(*owner) == schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
+}
+
+// tolerates reports whether a pod stays on a node that has the taint, if only for a time.
+// That proves nothing about twins: Kubernetes removes it there as soon as anything deletes
+// it, such as another taint, a person or its controller.
+func tolerates(pod *corev1.Pod) bool {
 	taint := nodemark.Taint()
 	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.TolerationSeconds == nil && (t.Effect == "" || t.Effect == taint.Effect) &&
+		return (t.TolerationSeconds == nil || *t.TolerationSeconds > 0) && (t.Effect == "" || t.Effect == taint.Effect) &&
 			(t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
 			(t.Operator == corev1.TolerationOpExists || (t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
 	})
 }
 
-// mustBeAlone reports whether two of a pod must not run at a time. Of the controllers of
-// Kubernetes only StatefulSets promise that; of others nothing is known.
+// mayHaveTwins are the controllers that do not promise that only one pod of a kind runs at
+// a time. Of all others but StatefulSets, nothing is known.
+var mayHaveTwins = []schema.GroupKind{{Group: "apps", Kind: "ReplicaSet"}, {Kind: "ReplicationController"}, {Group: "batch", Kind: "Job"}}
+
+// mustBeAlone reports whether two of a pod must not run at a time.
 func mustBeAlone(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return false
+	owners := pod.OwnerReferences
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		owners = []metav1.OwnerReference{*owner}
 	}
-	return !slices.Contains([]string{"ReplicaSet", "ReplicationController", "Job"}, owner.Kind)
+	// Operators make pods anew that have other owners, too.
+	return slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return !slices.Contains(mayHaveTwins, kindOf(owner)) })
+}
+
+// kindOf returns the kind of an owner. Other groups have kinds of the same names.
+func kindOf(owner metav1.OwnerReference) schema.GroupKind {
+	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }

@@ -44,11 +44,14 @@ const (
 
 const (
 	// lookEvery is how often the cache of Nodes is looked through.
-	lookEvery = 500 * time.Millisecond
-	// settleTime is how long a node has been silent before anything is done about it. In
-	// each of its rounds, kube-controller-manager writes of all nodes whether they are
-	// silent: if it is many, the trouble is another.
-	settleTime = 2 * time.Second
+	lookEvery = time.Second
+	// Settle is how long a node has been silent before anything is done about it. Kubelets
+	// say every 10 s that they live, and kube-controller-manager looks at all nodes every
+	// 5 s. So if the control plane hears none, the nodes fall silent one after another,
+	// within 15 s; then so many are silent that the trouble is another.
+	Settle = 16 * time.Second
+	// failsFor is how long attempts at a node fail before an event says so.
+	failsFor = time.Minute
 	// lookAgain is the time between two attempts at a node that is left alone, or that is
 	// not clean yet.
 	lookAgain = 10 * time.Second
@@ -86,6 +89,8 @@ type Options struct {
 	// Share is the largest percentage of the nodes that may be out of service or not Ready
 	// for a node to be taken out of service.
 	Share int
+	// Settle is how long a node has been silent before; zero means Settle.
+	Settle time.Duration
 	// Pause is the time between two of them; zero means Pause.
 	Pause time.Duration
 
@@ -108,8 +113,11 @@ type Controller struct {
 	mu sync.Mutex
 	// seen has what this term knows of nodes that need attention.
 	seen map[string]*seen
-	// last is when this term took a node out of service.
-	last time.Time
+	// begun is when this term last began to take a node out of service, and last when it
+	// had done so.
+	begun, last time.Time
+	// started is when the term began.
+	started time.Time
 }
 
 // seen is a node that needs attention.
@@ -121,6 +129,11 @@ type seen struct {
 	// reason is why it is left alone, and told what an event said of that.
 	reason Reason
 	told   string
+	// failing is when the attempts began to fail.
+	failing time.Time
+	// taken are the volumes that this term took from the node while it had the mark takenBy.
+	taken   map[wire.Handle]bool
+	takenBy string
 }
 
 // New makes the Controller of one term.
@@ -128,7 +141,10 @@ func New(options Options) *Controller {
 	if options.Pause == 0 {
 		options.Pause = Pause
 	}
-	c := &Controller{Options: options, seen: map[string]*seen{}}
+	if options.Settle == 0 {
+		options.Settle = Settle
+	}
+	c := &Controller{Options: options, seen: map[string]*seen{}, started: time.Now()}
 	c.loop = worker.New(worker.Options[string]{
 		// One at a time.
 		Name: "lost nodes", Workers: 1, Do: c.do,
@@ -179,7 +195,10 @@ func (c *Controller) look(now time.Time) {
 		case !nodemark.IsSilent(node):
 			of.since = time.Time{}
 		case of.since.IsZero():
-			of.since, of.next = now, now.Add(settleTime)
+			of.since, of.next = now, now
+			if _, begun := nodemark.Of(node); !begun {
+				of.next = now.Add(c.Settle)
+			}
 		}
 		if !now.Before(of.next) {
 			of.next = now.Add(lookAgain)
@@ -240,21 +259,41 @@ func (c *Controller) refuse(node string, refusal *Refusal) {
 		of = &seen{next: time.Now().Add(lookAgain)}
 		c.seen[node] = of
 	}
-	tell := ""
-	if refusal == nil {
-		of.reason, of.told = "", ""
-	} else {
-		of.reason = refusal.Reason
-		// A failure is repeated with other words, and becomes a success soon.
-		if refusal.Reason != Failing && of.told != refusal.Why {
-			of.told, tell = refusal.Why, refusal.Why
-		}
-	}
+	tell := of.becomes(refusal, time.Now())
 	c.mu.Unlock()
 	if tell != "" {
 		c.Logger.Warn("A node does not answer, and is not taken out of service", "node", node, "reason", refusal.Reason, "why", tell)
 		c.event(node, corev1.EventTypeWarning, ReasonNotTaken, fmt.Sprintf("Node %s does not answer, but the program does not take it out of service: %s. If the machine is off, say so by the taint (docs/how-to/lost-node.md#recover)", node, tell))
 	}
+}
+
+// becomes notes why a node is left alone; nil if it is not. It returns what is to be told of
+// that, empty if nothing.
+func (s *seen) becomes(refusal *Refusal, now time.Time) (tell string) {
+	if refusal == nil {
+		s.reason, s.told, s.failing = "", "", time.Time{}
+		return ""
+	}
+	before := s.reason
+	s.reason, tell = refusal.Reason, refusal.Why
+	switch {
+	case refusal.Reason == Failing:
+		// A failure is repeated with other words, and becomes a success soon.
+		if before != Failing {
+			s.failing = now
+		}
+		if now.Sub(s.failing) < failsFor {
+			return ""
+		}
+		tell = "its volumes cannot be taken from it, as the log of the program says"
+	case refusal.Reason == Share && before == Share:
+		return "" // only the numbers differ
+	}
+	if s.told == tell {
+		return ""
+	}
+	s.told = tell
+	return tell
 }
 
 // soon brings a node back before lookAgain.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,8 @@ type cluster struct {
 	// broken is why attachments do not end; heard means that the node answers again.
 	broken error
 	heard  bool
+	// stuck is a volume whose attachment does not end.
+	stuck string
 	// meanwhile runs when the first attachment ends.
 	meanwhile func()
 }
@@ -108,6 +111,9 @@ func (c *cluster) Take(_ context.Context, volume wire.Handle, node, boot string)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if volume.String() == c.stuck {
+		return false, errors.New("error_detaching")
+	}
 	return !c.heard && c.broken == nil, c.broken
 }
 
@@ -239,7 +245,11 @@ func pod(name, node, owner string, change func(*corev1.Pod), volumes ...corev1.V
 	yes := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: corev1.PodSpec{NodeName: node, Volumes: volumes}}
 	if owner != "" {
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: owner, Name: "x", Controller: &yes}}
+		version, kind, other := strings.Cut(owner, " ")
+		if !other {
+			version, kind = map[string]string{"Job": "batch/v1", "Node": "v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1"}[owner], owner
+		}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: "x", Controller: &yes}}
 	}
 	if change != nil {
 		change(p)
@@ -280,12 +290,12 @@ func TestAttachmentsEndBeforeTheTaint(t *testing.T) {
 		c := newCluster(t, lost()...)
 		end := c.term(10)
 		defer end()
-		time.Sleep(settleTime - 100*time.Millisecond)
+		time.Sleep(Settle - time.Second)
 		synctest.Wait()
 		if got := c.state("n1"); got != "" || len(c.steps()) > 0 {
 			t.Errorf("a node that has just fallen silent is %q after %q", got, c.steps())
 		}
-		time.Sleep(3 * time.Second)
+		time.Sleep(4 * time.Second)
 		synctest.Wait()
 		if got := c.state("n1"); got != "taken b1 tainted" {
 			t.Fatalf("the node is %q: %s", got, c.said())
@@ -319,6 +329,17 @@ func TestWhatKeepsANodeInService(t *testing.T) {
 	foreign := attachment("pv1", "n1")
 	foreign.Name, foreign.Spec.Attacher = "foreign", "rbd.csi.ceph.com"
 	tolerates := func(p *corev1.Pod) { p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}} }
+	longSeconds := int64(1 << 40)
+	forLong := func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeOutOfService, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &longSeconds}}
+	}
+	controlsNothing := func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil }
+	ofCeph := attachment("pv2", "n1")
+	ofCeph.Name, ofCeph.Status.AttachmentMetadata = "ceph", map[string]string{"protocol": "rbd"}
+	many := machine("n1", silent)
+	for n := range staged.MaxEnded {
+		many.Status.VolumesInUse = append(many.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, fmt.Sprintf("gold/x%d", n))))
+	}
 	mirror := func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
 	over := func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }
 	nfs := source("nfs", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}})
@@ -332,39 +353,49 @@ func TestWhatKeepsANodeInService(t *testing.T) {
 		reason  Reason
 		why     string
 	}{
-		"nothing":                              {},
-		"a pod without storage":                {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil)}},
-		"a pod of its own":                     {more: []runtime.Object{pod("p", "n1", "", nil, scratch)}},
-		"a pod of a job":                       {more: []runtime.Object{pod("p", "n1", "Job", nil, scratch)}},
-		"a directory of the node":              {more: []runtime.Object{local(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}})}},
-		"a secret, projected":                  {more: []runtime.Object{local(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}})}},
-		"a local PersistentVolume":             {more: []runtime.Object{hostPV, claim("local", "host"), pod("p", "n1", "ReplicaSet", nil, ofClaim("local"))}},
-		"a pod that has ended":                 {more: []runtime.Object{pod("p", "n1", "StatefulSet", over, nfs)}},
-		"a pod elsewhere":                      {more: []runtime.Object{pod("p", "n2", "StatefulSet", nil, nfs)}},
-		"a DaemonSet with NFS":                 {more: []runtime.Object{pod("p", "n1", "DaemonSet", nil, nfs)}},
-		"a static pod":                         {more: []runtime.Object{pod("p", "n1", "Node", mirror, nfs)}},
-		"a pod that tolerates the taint":       {more: []runtime.Object{pod("p", "n1", "Strange", tolerates, scratch)}},
-		"NFS":                                  {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil, nfs)}, reason: Volume, why: "pod a/p has volume nfs, of a kind that the program does not know"},
-		"an inline volume of a driver":         {more: []runtime.Object{local(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}})}, reason: Volume, why: "pod a/p has volume x, of a kind"},
-		"a claim that nobody knows":            {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil, ofClaim("none"))}, reason: Volume, why: "claim none of pod a/p has no object"},
-		"a claim that is not bound":            {more: []runtime.Object{claim("new", ""), pod("p", "n1", "ReplicaSet", nil, ofClaim("new"))}, reason: Volume, why: "claim new of pod a/p has no PersistentVolume"},
-		"a native volume":                      {more: []runtime.Object{iscsi, claim("old", "native"), pod("p", "n1", "ReplicaSet", nil, ofClaim("old"))}, reason: Volume, why: "claim old of pod a/p has PersistentVolume native, which is not of this program's driver"},
-		"an ephemeral claim without a fence":   {more: []runtime.Object{volume("open", "open/v9"), claim("p-tmp", "open"), pod("p", "n1", "ReplicaSet", nil, source("tmp", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}))}, reason: Volume, why: "claim p-tmp of pod a/p has volume open/v9, and its backend does not say fencing: initiator"},
-		"an attachment without a fence":        {more: []runtime.Object{volume("open", "open/v9"), attachment("open", "n1")}, reason: Volume, why: "attached to it is volume open/v9, and its backend does not say"},
-		"an attachment that nobody knows":      {more: []runtime.Object{attachment("gone", "n1")}, reason: Volume, why: "names PersistentVolume gone, which is not known"},
-		"another driver's attachment":          {more: []runtime.Object{foreign}, reason: Volume, why: "a volume of the driver rbd.csi.ceph.com is attached to it (VolumeAttachment foreign)"},
-		"a native volume in the status":        {without: "n1", more: []runtime.Object{inUse("kubernetes.io/iscsi/x")}, reason: Volume, why: "its status names the volume kubernetes.io/iscsi/x, which is not"},
-		"an open volume in the status":         {without: "n1", more: []runtime.Object{inUse(wire.KubeletName(wire.DriverName, "open/v9"))}, reason: Volume, why: "its status names volume open/v9, and its backend"},
-		"a native mount":                       {without: "staged-volumes.n1", more: []runtime.Object{mounted}, reason: Volume, why: "its kubelet has mounted the native volume iscsi/x"},
-		"an open volume that is staged":        {without: "staged-volumes.n1", more: []runtime.Object{report("n1", "open/v9")}, reason: Volume, why: "its node plugin has staged volume open/v9, and its backend"},
-		"no report":                            {without: "staged-volumes.n1", reason: Unreported, why: "its node plugin has not reported"},
-		"no boot":                              {without: "n1", more: []runtime.Object{machine("n1", silent, boot(""))}, reason: Unreported, why: "no boot ID"},
-		"a StatefulSet's pod without a volume": {more: []runtime.Object{pod("p", "n1", "StatefulSet", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
-		"a pod of an unknown controller":       {more: []runtime.Object{pod("p", "n1", "Cluster", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
-		"a volume of a pod that stays":         {more: []runtime.Object{claim("more", "pv2"), pod("p", "n1", "DaemonSet", nil, ofClaim("more"))}, reason: Volume, why: "pod a/p stays on the node whatever happens, and would lose its claim more"},
-		"another node that is silent":          {without: "n2", more: []runtime.Object{machine("n2", silent)}, reason: Share, why: "2 of 3 nodes are not Ready or out of service, more than the 1"},
-		"another node that is not Ready":       {without: "n2", more: []runtime.Object{machine("n2", condition(corev1.ConditionFalse))}, reason: Share, why: "2 of 3 nodes"},
-		"another node that a person tainted":   {without: "n3", more: []runtime.Object{machine("n3", silent, byAPerson), machine("n4")}},
+		"nothing":                  {},
+		"a pod without storage":    {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil)}},
+		"a pod of its own":         {more: []runtime.Object{pod("p", "n1", "", nil, scratch)}},
+		"a pod of a job":           {more: []runtime.Object{pod("p", "n1", "Job", nil, scratch)}},
+		"a directory of the node":  {more: []runtime.Object{local(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{}})}},
+		"a secret, projected":      {more: []runtime.Object{local(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}})}},
+		"a local PersistentVolume": {more: []runtime.Object{hostPV, claim("local", "host"), pod("p", "n1", "ReplicaSet", nil, ofClaim("local"))}},
+		"a pod that has ended":     {more: []runtime.Object{pod("p", "n1", "StatefulSet", over, nfs)}},
+		"a pod elsewhere":          {more: []runtime.Object{pod("p", "n2", "StatefulSet", nil, nfs)}},
+		"a DaemonSet with NFS":     {more: []runtime.Object{pod("p", "n1", "DaemonSet", nil, nfs)}},
+		"a static pod":             {more: []runtime.Object{pod("p", "n1", "Node", mirror, nfs)}},
+		"a pod that may have twins, and tolerates the taint": {more: []runtime.Object{pod("p", "n1", "ReplicaSet", tolerates, scratch)}},
+		// Anything that deletes it starts a twin.
+		"a pod that must be alone, and tolerates the taint": {more: []runtime.Object{pod("p", "n1", "StatefulSet", tolerates, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
+		"NFS of a pod that tolerates the taint":             {more: []runtime.Object{pod("p", "n1", "ReplicaSet", tolerates, nfs)}, reason: Volume, why: "pod a/p has volume nfs, of a kind"},
+		"a volume of a pod that tolerates the taint":        {more: []runtime.Object{claim("more", "pv2"), pod("p", "n1", "ReplicaSet", tolerates, ofClaim("more"))}, reason: Volume, why: "would lose its claim more"},
+		"a volume of a pod that tolerates it for long":      {more: []runtime.Object{claim("more", "pv2"), pod("p", "n1", "ReplicaSet", forLong, ofClaim("more"))}, reason: Volume, why: "would lose its claim more"},
+		"a pod of another group's Job":                      {more: []runtime.Object{pod("p", "n1", "batch.volcano.sh/v1alpha1 Job", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
+		"NFS of another group's DaemonSet":                  {more: []runtime.Object{pod("p", "n1", "example.org/v1 DaemonSet", nil, nfs)}, reason: Volume, why: "pod a/p has volume nfs, of a kind"},
+		"a pod with an owner that is no controller":         {more: []runtime.Object{pod("p", "n1", "example.org/v1 Cluster", controlsNothing, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
+		"an image of Ceph":                                  {more: []runtime.Object{ofCeph}, reason: Volume, why: "attached to it is volume gold/v2 of Ceph"},
+		"more volumes than can be forbidden":                {without: "n1", more: []runtime.Object{many}, reason: Volume, why: "it has or names 1027 volumes"},
+		"NFS":                                               {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil, nfs)}, reason: Volume, why: "pod a/p has volume nfs, of a kind that the program does not know"},
+		"an inline volume of a driver":                      {more: []runtime.Object{local(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}})}, reason: Volume, why: "pod a/p has volume x, of a kind"},
+		"a claim that nobody knows":                         {more: []runtime.Object{pod("p", "n1", "ReplicaSet", nil, ofClaim("none"))}, reason: Volume, why: "claim none of pod a/p has no object"},
+		"a claim that is not bound":                         {more: []runtime.Object{claim("new", ""), pod("p", "n1", "ReplicaSet", nil, ofClaim("new"))}, reason: Volume, why: "claim new of pod a/p has no PersistentVolume"},
+		"a native volume":                                   {more: []runtime.Object{iscsi, claim("old", "native"), pod("p", "n1", "ReplicaSet", nil, ofClaim("old"))}, reason: Volume, why: "claim old of pod a/p has PersistentVolume native, which is not of this program's driver"},
+		"an ephemeral claim without a fence":                {more: []runtime.Object{volume("open", "open/v9"), claim("p-tmp", "open"), pod("p", "n1", "ReplicaSet", nil, source("tmp", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}))}, reason: Volume, why: "claim p-tmp of pod a/p has volume open/v9, and its backend does not say fencing: initiator"},
+		"an attachment without a fence":                     {more: []runtime.Object{volume("open", "open/v9"), attachment("open", "n1")}, reason: Volume, why: "attached to it is volume open/v9, and its backend does not say"},
+		"an attachment that nobody knows":                   {more: []runtime.Object{attachment("gone", "n1")}, reason: Volume, why: "names PersistentVolume gone, which is not known"},
+		"another driver's attachment":                       {more: []runtime.Object{foreign}, reason: Volume, why: "a volume of the driver rbd.csi.ceph.com is attached to it (VolumeAttachment foreign)"},
+		"a native volume in the status":                     {without: "n1", more: []runtime.Object{inUse("kubernetes.io/iscsi/x")}, reason: Volume, why: "its status names the volume kubernetes.io/iscsi/x, which is not"},
+		"an open volume in the status":                      {without: "n1", more: []runtime.Object{inUse(wire.KubeletName(wire.DriverName, "open/v9"))}, reason: Volume, why: "its status names volume open/v9, and its backend"},
+		"a native mount":                                    {without: "staged-volumes.n1", more: []runtime.Object{mounted}, reason: Volume, why: "its kubelet has mounted the native volume iscsi/x"},
+		"an open volume that is staged":                     {without: "staged-volumes.n1", more: []runtime.Object{report("n1", "open/v9")}, reason: Volume, why: "its node plugin has staged volume open/v9, and its backend"},
+		"no report":                                         {without: "staged-volumes.n1", reason: Unreported, why: "its node plugin has not reported"},
+		"no boot":                                           {without: "n1", more: []runtime.Object{machine("n1", silent, boot(""))}, reason: Unreported, why: "no boot ID"},
+		"a StatefulSet's pod without a volume":              {more: []runtime.Object{pod("p", "n1", "StatefulSet", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
+		"a pod of an unknown controller":                    {more: []runtime.Object{pod("p", "n1", "Cluster", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
+		"a volume of a pod that stays":                      {more: []runtime.Object{claim("more", "pv2"), pod("p", "n1", "DaemonSet", nil, ofClaim("more"))}, reason: Volume, why: "pod a/p stays on the node in spite of the taint, and would lose its claim more"},
+		"another node that is silent":                       {without: "n2", more: []runtime.Object{machine("n2", silent)}, reason: Share, why: "2 of 3 nodes are not Ready or out of service, more than the 1"},
+		"another node that is not Ready":                    {without: "n2", more: []runtime.Object{machine("n2", condition(corev1.ConditionFalse))}, reason: Share, why: "2 of 3 nodes"},
+		"another node that a person tainted":                {without: "n3", more: []runtime.Object{machine("n3", silent, byAPerson), machine("n4")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -421,7 +452,7 @@ func TestANodeThatIsHeardOfAgain(t *testing.T) {
 				w.meanwhile = func() { w.becomes("n1", c.back...) }
 				end := w.term(10)
 				defer end()
-				time.Sleep(20 * time.Second)
+				time.Sleep(30 * time.Second)
 				synctest.Wait()
 				if got := w.state("n1"); got != c.want {
 					t.Errorf("the node is %q, want %q", got, c.want)
@@ -447,7 +478,7 @@ func TestAPodThatCameMeanwhile(t *testing.T) {
 		}
 		end := w.term(10)
 		defer end()
-		time.Sleep(20 * time.Second)
+		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if got := w.state("n1"); got != "taking b1" {
 			t.Errorf("the node is %q", got)
@@ -518,7 +549,7 @@ func TestOneNodeAMinute(t *testing.T) {
 		}
 		w := newCluster(t, objects...)
 		end := w.term(10)
-		time.Sleep(10 * time.Second)
+		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if got := w.state("n1"); got != "taken b1 tainted" {
 			t.Fatalf("the first is %q", got)
@@ -553,6 +584,214 @@ func TestOneNodeAMinute(t *testing.T) {
 		if got := w.state("n3"); got != "" || !strings.Contains(w.said(), "3 of 23 nodes are not Ready or out of service, more than the 2") {
 			t.Errorf("the third is %q", got)
 		}
+	})
+}
+
+// TestNodesThatFallSilentOneAfterAnother: in an outage of the control plane, the nodes do so
+// within 15 s, as their last heartbeats were seen.
+func TestNodesThatFallSilentOneAfterAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newCluster(t, lost()...)
+		end := w.term(10)
+		defer end()
+		time.Sleep(15 * time.Second)
+		w.becomes("n2", silent)
+		w.becomes("n3", silent)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := w.state("n1"); got != "" || len(w.steps()) > 0 {
+			t.Errorf("the first is %q after %q", got, w.steps())
+		}
+	})
+}
+
+// TestAMarkDoesNotStopTheOthers: a node can write any mark on itself.
+func TestAMarkDoesNotStopTheOthers(t *testing.T) {
+	for name, forge := range map[string]func(w *cluster){
+		"of the future": func(w *cluster) {
+			w.becomes("n2", marked(nodemark.Returned, time.Now().AddDate(70, 0, 0)))
+		},
+		"again and again": func(w *cluster) {
+			for range 30 {
+				w.becomes("n2", marked(nodemark.Returned, time.Now()))
+				time.Sleep(5 * time.Second)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newCluster(t, lost()...)
+				forge(w)
+				end := w.term(10)
+				defer end()
+				go forge(w)
+				time.Sleep(3 * time.Minute)
+				synctest.Wait()
+				if got := w.state("n1"); got != "taken b1 tainted" {
+					t.Errorf("the node is %q: %s", got, w.said())
+				}
+			})
+		})
+	}
+}
+
+func marked(state nodemark.State, since time.Time) func(*corev1.Node) {
+	return func(n *corev1.Node) { nodemark.Set(n, nodemark.Mark{State: state, Boot: "b1", Since: since}) }
+}
+
+// TestATaintWhoseMarkIsLost is removed as if the mark were there.
+func TestATaintWhoseMarkIsLost(t *testing.T) {
+	for name, damage := range map[string]func(*corev1.Node){
+		"removed":  nodemark.Remove,
+		"damaged":  func(n *corev1.Node) { n.Annotations[nodemark.Annotation] = "x" },
+		"of later": marked(nodemark.Returned, time.Now()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newCluster(t, lost()...)
+				end := w.term(10)
+				defer end()
+				time.Sleep(30 * time.Second)
+				w.becomes("n1", damage, ready)
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				// It has volumes.
+				if node := w.node("n1"); !nodemark.HasTaint(node) || !nodemark.Bars(node) {
+					t.Fatalf("the node has the taints %v, and is barred: %t", node.Spec.Taints, nodemark.Bars(node))
+				}
+				if _, err := w.client.CoordinationV1().Leases(own).Update(t.Context(), report("n1").(*coordinationv1.Lease), metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				if got := w.state("n1"); got != "returned b1" {
+					t.Errorf("the node is %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestOneVolumeThatCannotBeTaken: the others are not taken again and again meanwhile, and an
+// event says that it fails.
+func TestOneVolumeThatCannotBeTaken(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		objects := lost()
+		for n := range 200 {
+			objects = append(objects, volume(fmt.Sprintf("more-%d", n), fmt.Sprintf("gold/more-%d", n)), attachment(fmt.Sprintf("more-%d", n), "n1"))
+		}
+		w := newCluster(t, objects...)
+		w.stuck = "gold/more-77"
+		end := w.term(10)
+		defer end()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := w.state("n1"); got != "taking b1" {
+			t.Errorf("the node is %q", got)
+		}
+		taken := map[string]int{}
+		for _, step := range w.steps() {
+			taken[step]++
+		}
+		for step, times := range taken {
+			if strings.HasPrefix(step, "take ") && times > 1 && !strings.Contains(step, w.stuck) {
+				t.Fatalf("%d times: %s", times, step)
+			}
+		}
+		if said := w.said(); strings.Count(said, "NodeNotTakenOutOfService") != 1 || !strings.Contains(said, "its volumes cannot be taken from it") {
+			t.Errorf("the events are %q", said)
+		}
+		w.mu.Lock()
+		w.stuck = ""
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got, said := w.state("n1"), w.said(); got != "taken b1 tainted" || !strings.Contains(said, "Its 204 volumes were taken") {
+			t.Errorf("the node is %q, and said is %q", got, said)
+		}
+	})
+}
+
+// TestANodeThatNamesMoreAndMore: it can write its own status while Kubernetes hears nothing of
+// its kubelet, and must not keep the only worker.
+func TestANodeThatNamesMoreAndMore(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newCluster(t, lost()...)
+		n := 0
+		var more func()
+		more = func() {
+			n++
+			w.mu.Lock()
+			w.meanwhile = more
+			w.mu.Unlock()
+			time.Sleep(time.Second)
+			_, err := w.client.CoordinationV1().Leases(own).Update(context.Background(), report("n1", fmt.Sprintf("gold/forged-%d", n)).(*coordinationv1.Lease), metav1.UpdateOptions{})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		w.meanwhile = more
+		end := w.term(10)
+		time.Sleep(5 * time.Minute)
+		w.becomes("n3", marked(nodemark.Taken, time.Now()), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{nodemark.Taint()} }, boot("b2"))
+		time.Sleep(time.Minute)
+		if got := w.state("n3"); got != "" {
+			t.Errorf("another node, which is back, is %q", got)
+		}
+		w.mu.Lock()
+		w.meanwhile = nil
+		w.mu.Unlock()
+		end()
+	})
+}
+
+// TestAnOutageCostsFewRequests: neither silent nodes nor refused ones are read again and again
+// where the cache tells enough.
+func TestAnOutageCostsFewRequests(t *testing.T) {
+	count := func(w *cluster, verb, resource string) (n int) {
+		for _, action := range w.client.Actions() {
+			if action.Matches(verb, resource) {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("of all nodes", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			var objects []runtime.Object
+			for n := range 300 {
+				objects = append(objects, machine(fmt.Sprintf("n%d", n), silent))
+			}
+			w := newCluster(t, objects...)
+			w.events = eventrecord.NewFakeRecorder(10_000)
+			end := w.term(10)
+			time.Sleep(time.Minute)
+			for n := range 100 { // They return one by one.
+				w.becomes(fmt.Sprintf("n%d", n), ready)
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			end()
+			// One that returns just now may be read.
+			if n := count(w, "get", "nodes") - 100; n > 20 {
+				t.Errorf("%d Nodes are read", n)
+			}
+			if n := strings.Count(w.said(), "NodeNotTakenOutOfService"); n > 300 || n < 200 {
+				t.Errorf("%d events tell of it", n)
+			}
+		})
+	})
+	t.Run("of a node that is left alone", func(t *testing.T) {
+		inBubble(t, func(t *testing.T) {
+			w := newCluster(t, lost(pod("p", "n1", "ReplicaSet", nil, source("nfs", corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}})))...)
+			end := w.term(10)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			end()
+			if n := count(w, "list", "volumeattachments"); n > 0 || !strings.Contains(w.said(), "has volume nfs") {
+				t.Errorf("all VolumeAttachments are listed %d times", n)
+			}
+		})
 	})
 }
 

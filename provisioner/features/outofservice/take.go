@@ -21,11 +21,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 )
 
-// takenAtOnce is how many volumes of a node are taken at once.
-const takenAtOnce = 8
+const (
+	// takenAtOnce is how many volumes of a node are taken at once.
+	takenAtOnce = 8
+	// takenPerRound is how many are taken before it is looked again what the node has, and
+	// rounds how often that is done in one attempt. The rest waits for the next attempt, so
+	// that none takes for ever, whatever the node reports.
+	takenPerRound = 32
+	rounds        = 3
+)
 
 // attempt does what is to be done about a node, as the API server shows it now.
 func (c *Controller) attempt(ctx context.Context, name string) (*Refusal, error) {
+	if refusal := c.isCrowded(name); refusal != nil {
+		return refusal, nil
+	}
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		c.Attachments.Unbar(name)
@@ -62,61 +72,91 @@ func (c *Controller) takeOut(ctx context.Context, node *corev1.Node, mark nodema
 	if refusal := c.tooMany(node); refusal != nil {
 		return refusal, nil
 	}
-	if wait := c.pauseFor(node.Name, true); !marked && wait > 0 {
-		c.soon(node.Name, wait)
-		return nil, nil
-	}
-	has, refusal, err := c.inventory(ctx, node)
-	if refusal != nil || err != nil {
-		return refusal, err
-	}
 	if !marked {
-		mark = nodemark.Mark{State: nodemark.Taking, Boot: node.Status.NodeInfo.BootID, Since: time.Now()}
+		if wait := c.pauseFor(node.Name, true); wait > 0 {
+			c.soon(node.Name, wait)
+			return nil, nil
+		}
+		if _, refusal, err := c.inventory(ctx, node); refusal != nil || err != nil {
+			return refusal, err
+		}
+		now := time.Now()
+		mark = nodemark.Mark{State: nodemark.Taking, Boot: node.Status.NodeInfo.BootID, Since: now}
 		// Before anything is known to be all that it has.
 		c.Attachments.Bar(node.Name)
+		var err error
 		if node, err = c.change(ctx, node, func(n *corev1.Node) { nodemark.Set(n, mark) }); err != nil {
 			return nil, err
 		}
+		c.mu.Lock()
+		c.begun = now
+		c.mu.Unlock()
 	}
 	c.Attachments.Bar(node.Name)
-	// What it has may have changed before the mark.
-	taken := map[wire.Handle]bool{}
-	for {
-		if has, refusal, err = c.inventory(ctx, node); refusal != nil || err != nil {
+	for range rounds {
+		// What it has may have changed before the mark.
+		has, refusal, err := c.inventory(ctx, node)
+		if refusal != nil || err != nil {
 			return refusal, err
 		}
-		left := slices.DeleteFunc(slices.Clone(has), func(v wire.Handle) bool { return taken[v] })
+		left, taken := c.left(node.Name, mark, has)
 		if len(left) == 0 {
-			break
+			return c.taint(ctx, node.Name, mark, taken)
 		}
-		heard, err := c.takeAll(ctx, node.Name, mark.Boot, left)
+		heard, err := c.takeAll(ctx, node.Name, mark, left[:min(len(left), takenPerRound)])
 		if err != nil {
 			return nil, err
 		}
 		if heard {
-			c.soon(node.Name, 0)
-			return nil, nil
-		}
-		for _, volume := range left {
-			taken[volume] = true
+			break
 		}
 	}
-	return c.taint(ctx, node.Name, mark, len(taken))
+	c.soon(node.Name, 0)
+	return nil, nil
+}
+
+// left returns which volumes are still to be taken from a node that has a mark, and how many
+// were. What this term has taken stays so while the node is barred.
+func (c *Controller) left(name string, mark nodemark.Mark, has []wire.Handle) (left []wire.Handle, taken int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.seen[name]
+	if of == nil || of.takenBy != mark.String() {
+		return has, 0
+	}
+	return slices.DeleteFunc(has, func(v wire.Handle) bool { return of.taken[v] }), len(of.taken)
+}
+
+// noteTaken notes that a volume was taken from a node that has a mark.
+func (c *Controller) noteTaken(name string, mark nodemark.Mark, volume wire.Handle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.seen[name]
+	if of == nil {
+		return
+	}
+	if of.takenBy != mark.String() {
+		of.takenBy, of.taken = mark.String(), map[wire.Handle]bool{}
+	}
+	of.taken[volume] = true
 }
 
 // takeAll ends the attachments of volumes to a node. It returns true if the node is heard
 // of again.
-func (c *Controller) takeAll(ctx context.Context, name, boot string, volumes []wire.Handle) (heard bool, err error) {
+func (c *Controller) takeAll(ctx context.Context, name string, mark nodemark.Mark, volumes []wire.Handle) (heard bool, err error) {
 	var again atomic.Bool
 	var group errgroup.Group
 	group.SetLimit(takenAtOnce)
 	errs := make([]error, len(volumes))
 	for i, volume := range volumes {
 		group.Go(func() error {
-			taken, err := c.Attachments.Take(ctx, volume, name, boot)
-			if err != nil {
+			taken, err := c.Attachments.Take(ctx, volume, name, mark.Boot)
+			switch {
+			case err != nil:
 				errs[i] = fmt.Errorf("volume %s: %w", volume, err)
-			} else if !taken {
+			case taken:
+				c.noteTaken(name, mark, volume)
+			default:
 				again.Store(true)
 			}
 			return nil
@@ -251,6 +291,20 @@ func (c *Controller) change(ctx context.Context, node *corev1.Node, change func(
 	return changed, nil
 }
 
+// isCrowded returns what tooMany says of a node by the cache alone, if nothing was done about
+// the node yet: in an outage of the control plane there may be thousands.
+func (c *Controller) isCrowded(name string) *Refusal {
+	object, exists, err := c.Nodes.GetByKey(name)
+	node, ok := object.(*corev1.Node)
+	if err != nil || !exists || !ok || !nodemark.IsSilent(node) || hasTaint(node) {
+		return nil
+	}
+	if _, marked := nodemark.Of(node); marked {
+		return nil
+	}
+	return c.tooMany(node)
+}
+
 // tooMany returns why a node is left alone because of the others. Nodes that a person
 // declared off do not count.
 func (c *Controller) tooMany(node *corev1.Node) *Refusal {
@@ -285,18 +339,24 @@ func Most(nodes, percent int) int {
 }
 
 // pauseFor returns how long to wait after other nodes were taken out of service, or begun
-// to be, whoever led then.
+// to be, whoever led then. What earlier terms did, the marks say. But a node may write any
+// mark on itself, and clocks differ, so none counts as later than the beginning of this term.
 func (c *Controller) pauseFor(name string, begun bool) time.Duration {
 	c.mu.Lock()
 	last := c.last
+	if begun && c.begun.After(last) {
+		last = c.begun
+	}
 	c.mu.Unlock()
 	for _, object := range c.Nodes.List() {
 		if node, ok := object.(*corev1.Node); ok && node.Name != name {
-			if mark, marked := nodemark.Of(node); marked && (begun || mark.State != nodemark.Taking) && mark.Since.After(last) {
+			if mark, marked := nodemark.Of(node); marked && (begun || mark.State != nodemark.Taking) && mark.Since.After(last) && last.Before(c.started) {
 				last = mark.Since
+				if last.After(c.started) {
+					last = c.started
+				}
 			}
 		}
 	}
-	// A clock that is wrong must not stop it for ever.
-	return min(c.Pause, c.Pause-time.Since(last))
+	return c.Pause - time.Since(last)
 }

@@ -44,8 +44,19 @@ func (m Mark) String() string {
 }
 
 // Of returns the mark of a node; false if it has none. A mark that nobody can read counts
-// as one of a node that came back: a person must have written it.
+// as one of a node that came back: a person must have written it. The program sets its taint
+// and the mark that belongs to it together, so a node with the taint is taken, whatever
+// became of the mark; then nothing tells that it has rebooted since.
 func Of(node *corev1.Node) (Mark, bool) {
+	mark, has := written(node)
+	if HasTaint(node) && (!has || mark.State != Taken) {
+		return Mark{State: Taken, Boot: node.Status.NodeInfo.BootID}, true
+	}
+	return mark, has
+}
+
+// written returns the mark that a node's annotation says.
+func written(node *corev1.Node) (Mark, bool) {
 	text, has := node.Annotations[Annotation]
 	if !has {
 		return Mark{}, false
@@ -104,8 +115,8 @@ func Bars(node *corev1.Node) bool {
 	switch {
 	case !has:
 		return false
-	case HasTaint(node):
-		return true
+	case mark.State == Taken:
+		return HasTaint(node)
 	}
 	return mark.State == Taking && !IsReady(node)
 }

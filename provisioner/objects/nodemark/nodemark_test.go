@@ -72,7 +72,8 @@ func TestWhichNodesAreBarred(t *testing.T) {
 		"taken, and back":                    {Taken, corev1.ConditionTrue, true, true},
 		"whose taint a person removed":       {Taken, corev1.ConditionTrue, false, false},
 		"that came back":                     {Returned, corev1.ConditionTrue, false, false},
-		"that has a taint, but not the mark": {"", corev1.ConditionTrue, true, false},
+		"that has a taint, but not the mark": {"", corev1.ConditionTrue, true, true},
+		"that has a taint, and another mark": {Returned, corev1.ConditionTrue, true, true},
 	} {
 		node := &corev1.Node{}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
