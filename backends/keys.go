@@ -3,6 +3,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -48,7 +49,8 @@ func (k Keys) Recorded(ctx context.Context) ([]RecordedKey, error) {
 
 // Replace replaces a record in one request, so that there is the former one or the next at
 // any moment. It reads the record first, and replaces no other one. It is done once the
-// metadata shows the next one. What is gone meanwhile needs none.
+// metadata shows the next one, and no operation of Cinder's can bring the former one back.
+// What is gone meanwhile needs none.
 func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) error {
 	at := k.current()
 	now, err := at.recordedKey(ctx, former)
@@ -82,20 +84,37 @@ func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) erro
 	return nil
 }
 
+// writesBack are the states in which Cinder may end by writing all metadata as it was at the
+// beginning: a retype or migration to another pool swaps it with that of the volume made there
+// (finish_volume_migration in cinder/objects/volume.py), drivers return it with what they
+// made, and a restored backup brings its own.
+var writesBack = []cinder.Status{cinder.StatusCreating, cinder.StatusRetyping, cinder.StatusMaintenance, cinder.StatusRestoring}
+
 // recordedKey reads the present record.
 func (e *owners) recordedKey(ctx context.Context, of RecordedKey) (text string, err error) {
 	var metadata map[string]string
+	var status cinder.Status
+	unmarked := false
 	if of.IsSnapshot {
 		var s cinder.Snapshot
 		s, err = e.snapshots.taken.get(ctx, of.ID)
-		metadata = s.Metadata
+		metadata, status, unmarked = s.Metadata, s.Status, !stamps.WasRecorded(s)
 	} else {
 		var v cinder.Volume
 		v, err = e.get(ctx, of.ID)
-		metadata = v.Metadata
+		metadata, status = v.Metadata, v.Status
 	}
-	if err == nil && metadata[stamps.KeyCluster] != e.cluster {
+	switch {
+	case err != nil:
+	case metadata[stamps.KeyCluster] != e.cluster:
 		err = errors.New(of.String() + " has no stamp of this cluster any more; it is not touched")
+	case unmarked:
+		// Of two requests at once for the metadata of a snapshot, Cinder takes back the keys of
+		// one (update_snapshot_metadata in cinder/volume/api.py), and without the mark, a
+		// snapshot is taken for one that nothing names.
+		err = e.failure(cinder.KindConflict, "%s is being taken, or was never ready; run the command again once it is ready or gone", of)
+	case slices.Contains(writesBack, status):
+		err = e.failure(cinder.KindConflict, "%s is %s, and Cinder may write back the former record of its key at the end; run the command again after that", of, status)
 	}
 	return metadata[stamps.KeyEncryption], err
 }

@@ -42,3 +42,80 @@ func TestRecordsOfKeysAreReplaced(t *testing.T) {
 	equal(t, len(memory.changes()), changes+1)
 	equal(t, memory.volumes[others].Metadata[stamps.KeyEncryption], "former")
 }
+
+// TestRecordsOfKeysAreNotReplacedWhileCinderMayWriteThemBack: the operator would remove the
+// former entry, and then the volume would have the former record again.
+func TestRecordsOfKeysAreNotReplacedWhileCinderMayWriteThemBack(t *testing.T) {
+	for status, isRefused := range map[cinder.Status]bool{
+		"available": false, "in-use": false, "attaching": false, "extending": false, "error": false, "backing-up": false,
+		"creating": true, "retyping": true, "maintenance": true, "restoring-backup": true,
+	} {
+		t.Run(string(status), func(t *testing.T) {
+			memory := newCSICinder()
+			v := marked(csiVolume(1, status))
+			v.Metadata[stamps.KeyEncryption] = "former"
+			id := memory.add(v)
+			memory.volumes[id].left = 100 // it stays in this state
+			k := Keys{memory.term(t)}
+			found, err := k.Recorded(t.Context())
+			success(t, err)
+			err = k.Replace(t.Context(), found[0], "next")
+			want, kind := "next", cinder.Kind("")
+			if isRefused {
+				want, kind = "former", cinder.KindConflict
+			}
+			equal(t, cinder.KindOf(err), kind)
+			equal(t, memory.volumes[id].Metadata[stamps.KeyEncryption], want)
+		})
+	}
+	t.Run("retyped meanwhile", func(t *testing.T) {
+		memory := newCSICinder()
+		v := marked(csiVolume(1, cinder.StatusAvailable))
+		v.Metadata[stamps.KeyEncryption] = "former"
+		id := memory.add(v)
+		k := Keys{memory.term(t)}
+		found, err := k.Recorded(t.Context())
+		success(t, err)
+		memory.before = func(operation string) {
+			if operation == "metadata.update" {
+				memory.volumes[id].Status = cinder.StatusRetyping
+			}
+		}
+		equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], "next")), cinder.KindConflict)
+	})
+}
+
+// TestRecordsOfKeysAreReplacedOnlyOnMarkedSnapshots: the leader's mark and the record would
+// be written at once, and of two such requests, Cinder takes back the keys of one.
+func TestRecordsOfKeysAreReplacedOnlyOnMarkedSnapshots(t *testing.T) {
+	for name, test := range map[string]struct {
+		status cinder.Status
+		marked bool
+		kind   cinder.Kind
+	}{
+		"marked":                {cinder.StatusAvailable, true, ""},
+		"marked and in error":   {cinder.StatusError, true, ""},
+		"being taken":           {cinder.StatusCreating, false, cinder.KindConflict},
+		"taken, not yet marked": {cinder.StatusAvailable, false, cinder.KindConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newCSICinder()
+			id := memory.addSnapshot(1, memory.add(csiVolume(1, cinder.StatusAvailable)), test.status)
+			memory.snapshots[id].left = 100
+			memory.snapshots[id].Metadata[stamps.KeyEncryption] = "former"
+			if test.marked {
+				memory.snapshots[id].Metadata[stamps.KeyRecorded] = "true"
+			}
+			k := Keys{memory.term(t)}
+			found, err := k.Recorded(t.Context())
+			success(t, err)
+			equal(t, found, []RecordedKey{{ID: id, IsSnapshot: true, Text: "former"}})
+			equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], "next")), test.kind)
+			want := "next"
+			if test.kind != "" {
+				want = "former"
+			}
+			equal(t, memory.snapshots[id].Metadata[stamps.KeyEncryption], want)
+		})
+	}
+}

@@ -79,6 +79,8 @@ const (
 	StatusExtending      Status = "extending"
 	StatusErrorExtending Status = "error_extending"
 	StatusRetyping       Status = "retyping"
+	StatusMaintenance    Status = "maintenance"
+	StatusRestoring      Status = "restoring-backup"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
 	// status or is otherwise odd. Cinder has no such status.
 	StatusUnreadable Status = "unreadable"

@@ -55,6 +55,8 @@ func trialStamp(uid string) stamps.Volume {
 type trialPlan struct {
 	policycli.Trial
 	tenant string
+	// encrypts means that nodes encrypt the rules' volumes.
+	encrypts bool
 }
 
 // plan lists the different volumes that the rules may ask a backend for, each in every
@@ -78,7 +80,7 @@ func (b *liveBackend) plan() []trialPlan {
 				mode = ""
 			}
 			for _, zone := range zones {
-				plans = addPlan(plans, trialPlan{tenant: tenant.Name, Trial: policycli.Trial{
+				plans = addPlan(plans, trialPlan{tenant: tenant.Name, encrypts: class.Encrypt != nil, Trial: policycli.Trial{
 					Backend: b.Name, Rules: []string{class.Path()}, VolumeType: class.VolumeType, AvailabilityZone: zone, FSType: cmp.Or(class.FSType, policy.DefaultFSType), Mode: mode,
 				}})
 			}
@@ -90,7 +92,7 @@ func (b *liveBackend) plan() []trialPlan {
 // addPlan adds a volume, or adds its rules to an equal volume.
 func addPlan(plans []trialPlan, plan trialPlan) []trialPlan {
 	for i := range plans {
-		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType && same.Mode == plan.Mode {
+		if same := &plans[i]; same.VolumeType == plan.VolumeType && same.AvailabilityZone == plan.AvailabilityZone && same.FSType == plan.FSType && same.Mode == plan.Mode && same.encrypts == plan.encrypts {
 			same.Rules = append(same.Rules, plan.Rules...)
 			return plans
 		}
@@ -212,7 +214,7 @@ func (b *trialBench) try(ctx context.Context, plan trialPlan) policycli.Trial {
 	} else if zone := connected.Volume.Zone; len(b.Zones) > 0 && zone != trial.AvailabilityZone {
 		trial.Step = policycli.StepCreate
 		err = fmt.Errorf("volume %s was made in availability zone %q, not in %q; look at allow_availability_zone_fallback in cinder.conf", trial.Volume, zone, trial.AvailabilityZone)
-	} else if err = b.mapConnection(bounded, &trial, plan.tenant, uid, connected); err != nil {
+	} else if err = b.mapConnection(bounded, &trial, plan, uid, connected); err != nil {
 		trial.Step = policycli.StepMap
 	}
 	if err != nil {
@@ -256,13 +258,13 @@ func stepOf(err error) policycli.TrialStep {
 
 // mapConnection maps a connection as for a claim with ReadWriteOnce. The names are as
 // long as those of claims, because Kubernetes limits the length of some of them.
-func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, tenant, uid string, connected backends.Connected) error {
+func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, plan trialPlan, uid string, connected backends.Connected) error {
 	connection, err := mappers.ParseConnection(connected.Document)
 	if err != nil {
 		return err
 	}
 	if trial.Mode == policy.ModeCSI {
-		return b.describeCSI(ctx, trial, uid, connection, connected)
+		return b.describeCSI(ctx, trial, plan.encrypts, uid, connection, connected)
 	}
 	request := objects.MapRequest(connection, objects.PVNameFor(uid), b.config.Connector)
 	request.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -275,7 +277,7 @@ func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, 
 		ID: connected.Volume.ID, Name: objects.PVNameFor(uid), SizeGiB: connected.Volume.SizeGiB, Type: connected.Volume.Type, Zone: connected.Volume.Zone,
 	}
 	request.Claim = mappers.Claim{Namespace: trialHost, Name: trialHost, UID: uid}
-	request.Tenant = tenant
+	request.Tenant = plan.tenant
 	result, err := b.registry.Map(request)
 	var refused *mappers.Refusal
 	switch {
@@ -296,13 +298,17 @@ func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, 
 
 // describeCSI describes the PersistentVolume of the CSI driver. The connection shows
 // what nodes would get.
-func (b *trialBench) describeCSI(ctx context.Context, trial *policycli.Trial, uid string, connection mappers.Connection, connected backends.Connected) error {
+func (b *trialBench) describeCSI(ctx context.Context, trial *policycli.Trial, encrypts bool, uid string, connection mappers.Connection, connected backends.Connected) error {
 	if protocol, has := connection.Protocol(), mappers.NodeProtocols(); !slices.Contains(has, protocol) {
 		last := len(has) - 1
 		return fmt.Errorf("backend %s: the CSI driver attaches volumes by %s or %s, and these are reached by %s; use mode native", b.Name, strings.Join(has[:last], ", "), has[last], protocol)
 	}
 	encryption, err := b.encryptionOf(ctx, connection, connected.Volume)
-	if err == nil {
+	switch {
+	case err != nil:
+	case encrypts && encryption != nil:
+		err = mappers.EncryptedTwice(connected.Volume.Type)
+	default:
 		_, err = mappers.ForNode(connection, mappers.NodeRequest{Encrypted: connected.Volume.Encrypted, Encryption: encryption, CephUser: placeholderUser(b.CephSecret())})
 	}
 	var refused *mappers.Refusal

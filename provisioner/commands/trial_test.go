@@ -106,6 +106,7 @@ func TestTrialsOfEncryptedTypes(t *testing.T) {
 	types := append(drivers.DefaultVolumeTypes(), luks("managed", drivers.Encryption{Provider: "luks", KeyManager: true}), luks("fixed", drivers.Encryption{Provider: "luks2"}), luks("plain", drivers.Encryption{Provider: "plain"}))
 	for name, test := range map[string]struct {
 		kind, more string
+		rule       string
 		noKeys     bool
 		want       string
 	}{
@@ -114,6 +115,7 @@ func TestTrialsOfEncryptedTypes(t *testing.T) {
 		"a fixed key":                {kind: "fixed", more: ", csi: {encryption: {fixedKeySecret: cinder-key}}"},
 		"a fixed key without a name": {kind: "fixed", want: "csi.encryption.fixedKeySecret of the backend names no Secret"},
 		"what nodes do not open":     {kind: "plain", want: "nodes open luks and luks2"},
+		"of a rule that encrypts":    {kind: "managed", rule: ", encrypt: {keySecret: keys, entry: a}", want: "the rule encrypts its volumes (encrypt), and so does Cinder by the volume type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,7 +126,7 @@ func TestTrialsOfEncryptedTypes(t *testing.T) {
   - name: a
     namespaces: [a]
     classes:
-      - {storageClasses: [one], backends: [lab], volumeType: ` + test.kind + `}
+      - {storageClasses: [one], backends: [lab], volumeType: ` + test.kind + test.rule + `}
 `
 			got := c.check(t.Context(), text, "--make-volume")
 			if said := got.stdout + got.stderr; test.want == "" && (got.code != 0 || len(got.findings()) > 0) || !strings.Contains(said, test.want) {

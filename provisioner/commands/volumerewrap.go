@@ -32,11 +32,11 @@ func newVolumeRewrapCommand(protocols mappers.Protocols) *cobra.Command {
 		Short: "Replace a key-encryption key of volumes that nodes encrypt",
 		Long: `List which key-encryption keys open how many volumes and snapshots of the cluster, on
 all backends of the policy. With --from and --to, wrap the keys of those that one entry
-opens with another. Volumes may be in use. If the command is interrupted, each volume is
-opened by one of the two; run it again.
+opens with another. Volumes may be in use. If the command fails or is interrupted, each
+volume is opened by one of the two; run it again.
 
-Without --apply, it only checks that it could. Remove an entry when no rule names it and
-the list does not show it.
+Without --apply, it only checks that it could. Remove an entry if no rule names it and,
+an hour after the last run, the list does not show it: copies begun before may get it.
 
 Exit codes: 0 listed, or rewrapped, or could be, 1 something failed, 2 wrong usage, or
 the cluster cannot be read.`,

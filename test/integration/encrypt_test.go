@@ -189,6 +189,15 @@ func TestRulesEncryptVolumes(t *testing.T) {
 	if _, _, now := bound("data"); now != record {
 		t.Errorf("without --apply, the record became %q", now)
 	}
+	// A retype may write back the former record at its end, so the clone keeps it until then.
+	w.must(w.sim.SetVolumeStatus(clone.id, "retyping"))
+	if code, output := w.volumeCommand("rewrap", append(from, "--secret-namespace", harness.Namespace, "--apply")...); code != 1 || !strings.Contains(output, "volume "+clone.id+" is retyping, and Cinder may write back the former record of its key") {
+		t.Errorf("rewrap of a volume that is retyping ended with %d: %s", code, output)
+	}
+	if output := rewrap(); !strings.Contains(output, "encrypt-keys/first   gold     1        0\n") {
+		t.Errorf("in use is:\n%s", output)
+	}
+	w.must(w.sim.SetVolumeStatus(clone.id, "available"))
 	rewrap(append(from, "--apply")...)
 	if output := rewrap(); !strings.Contains(output, "encrypt-keys/second  gold     2        0\n") || strings.Contains(output, "first") {
 		t.Errorf("in use is:\n%s", output)
