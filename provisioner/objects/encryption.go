@@ -5,7 +5,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 )
 
-// LabelKeyEncryption, with the value "true", is on the Secrets of the program's namespace
+// LabelKeyEncryption has the value "true" on the Secrets of the program's namespace
 // whose entries are key-encryption keys. No other Secret is used as one, whatever a volume's
 // metadata at Cinder names: whoever may write that could otherwise have any Secret tried.
 const LabelKeyEncryption = Prefix + "key-encryption"

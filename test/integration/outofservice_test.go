@@ -404,7 +404,7 @@ func TestTheNextLeaderTakesALostNodeOutOfService(t *testing.T) {
 	c.staysSo(w, 0, "only marked", isMarked(nodemark.Taking, false))
 	s.Replica.Kill()
 	s.Attacher.Stop()
-	s = w.startWithSidecar(append(slices.Clone(shortLease), taintAll...)...)
+	w.startWithSidecar(append(slices.Clone(shortLease), taintAll...)...)
 	c.staysSo(w, 0, "only marked", isMarked(nodemark.Taking, false))
 	silent.Remove()
 	c.is(w, 0, "out of service", isMarked(nodemark.Taken, true))
