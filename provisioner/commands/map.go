@@ -284,8 +284,12 @@ func mapForNodes(options MapOptions, document []byte, from mapFrom, mode corev1.
 	var result mappers.Result
 	connection, err := mappers.ParseConnection(document)
 	if err == nil {
-		// The document does not say how the volume is encrypted.
-		found, err = mappers.ForNode(connection, mappers.NodeRequest{CephUser: from.cephUser, Encryption: &mappers.Encryption{LUKS: 1}})
+		request := mappers.NodeRequest{CephUser: from.cephUser}
+		if encrypted, _ := connection.Encrypted(); encrypted { // ForNode returns the error
+			// The document does not say how.
+			request.Encryption = &mappers.Encryption{LUKS: 1}
+		}
+		found, err = mappers.ForNode(connection, request)
 	}
 	if err == nil {
 		result, err = objects.MapCSI(objects.CSIVolume{
