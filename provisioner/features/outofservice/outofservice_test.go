@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -717,10 +718,10 @@ func TestOneVolumeThatCannotBeTaken(t *testing.T) {
 func TestANodeThatNamesMoreAndMore(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newCluster(t, lost()...)
-		n := 0
+		var named atomic.Int64
 		var more func()
 		more = func() {
-			n++
+			n := named.Add(1)
 			w.mu.Lock()
 			w.meanwhile = more
 			w.mu.Unlock()
