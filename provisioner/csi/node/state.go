@@ -62,7 +62,11 @@ type record struct {
 	Encryption *wire.Encryption `json:"encryption,omitempty"`
 	Header     string           `json:"header,omitempty"`
 	Opened     string           `json:"opened,omitempty"`
-	Staged     bool             `json:"staged,omitempty"`
+	// Passphrases are the names of those that open the header, and of those that do not, as
+	// it was last seen; see wire.PassphraseName. It is empty unless the volume gets a new
+	// passphrase.
+	Passphrases []string `json:"passphrases,omitempty"`
+	Staged      bool     `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
 
