@@ -62,7 +62,9 @@ type record struct {
 	Encryption *wire.Encryption `json:"encryption,omitempty"`
 	Header     string           `json:"header,omitempty"`
 	Opened     string           `json:"opened,omitempty"`
-	Staged     bool             `json:"staged,omitempty"`
+	// Limits are nil if there are none, or if an earlier release staged the volume.
+	Limits *wire.Limits `json:"limits,omitempty"`
+	Staged bool         `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
 
