@@ -54,7 +54,7 @@ func (h *Host) LimitPod(ctx context.Context, uid, device string, rates Rates) er
 	if number == "" {
 		return fmt.Errorf("the kernel has no device %s", device)
 	}
-	at := h.podCgroup(uid)
+	at := podCgroup(h.root, uid)
 	if at == "" {
 		return Refuse(NoPodCgroup, "no cgroup of pod %s is below %s", uid, cgroups)
 	}
@@ -74,7 +74,7 @@ const (
 // podCgroup returns the cgroup that the kubelet made for a pod, with either driver, and
 // perhaps below another cgroup; empty if there is none. It looks level by level, and on
 // each first where kubelets put pods.
-func (h *Host) podCgroup(uid string) string {
+func podCgroup(files FileReader, uid string) string {
 	inside := strings.ReplaceAll(uid, "-", "_")
 	level, read := []string{cgroups}, 0
 	for depth := 0; depth < deepestCgroup && len(level) > 0; depth++ {
@@ -83,7 +83,7 @@ func (h *Host) podCgroup(uid string) string {
 			if read++; read > mostCgroups {
 				return ""
 			}
-			names, err := h.root.ReadDir(directory)
+			names, err := files.ReadDir(directory)
 			if err != nil {
 				continue // it has just been removed
 			}
