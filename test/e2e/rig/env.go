@@ -94,6 +94,8 @@ type VolumeTypes struct {
 	// RBDKeyring is of the same cluster, and connections to its volumes hold the
 	// key of their user.
 	RBDKeyring string
+	// RBDLUKS is like RBD, with volumes encrypted by the node.
+	RBDLUKS string
 }
 
 // EnvFile returns the path of the file that a start of the rig leaves for
@@ -183,6 +185,7 @@ func Load(path string) (Env, error) {
 			LUKS2:          get("RIG_TYPE_LUKS2"),
 			RBD:            values["RIG_TYPE_RBD"],
 			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],
+			RBDLUKS:        values["RIG_TYPE_RBD_LUKS"],
 		},
 		CephConfig:  values["RIG_CEPH_CONF"],
 		CephKeyring: values["RIG_CEPH_KEYRING"],

@@ -82,6 +82,7 @@ func TestLoadReadsEveryValue(t *testing.T) {
 func TestLoadReadsWhereCephIs(t *testing.T) {
 	env, err := Load(writeEnv(t, completeEnv+`RIG_TYPE_RBD=rbd
 RIG_TYPE_RBD_KEYRING=rbd-keyring
+RIG_TYPE_RBD_LUKS=rbd-luks
 RIG_CEPH_CONF=/state/etc/ceph.conf
 RIG_CEPH_KEYRING=/state/keyring
 RIG_CEPH_MONITOR=127.0.0.1:6789
@@ -89,7 +90,7 @@ RIG_CEPH_MONITOR=127.0.0.1:6789
 	if err != nil {
 		t.Fatal(err)
 	}
-	if env.Types.RBD != "rbd" || env.Types.RBDKeyring != "rbd-keyring" {
+	if env.Types.RBD != "rbd" || env.Types.RBDKeyring != "rbd-keyring" || env.Types.RBDLUKS != "rbd-luks" {
 		t.Errorf("Types is %+v", env.Types)
 	}
 	if env.CephConfig != "/state/etc/ceph.conf" || env.CephKeyring != "/state/keyring" || env.CephMonitor != "127.0.0.1:6789" {

@@ -42,9 +42,10 @@ EXTRA_SPECS = {
     'other': {'volume_backend_name': 'iscsi'},
     'luks': {'volume_backend_name': 'iscsi'},
     'luks2': {'volume_backend_name': 'iscsi-mp'},
+    'rbd-luks': {'volume_backend_name': 'rbd'},
 }
-# Types that are called after the provider of their encryption.
-ENCRYPTED = ('luks', 'luks2')
+# The providers of encryption.
+ENCRYPTED = {'luks': 'luks', 'luks2': 'luks2', 'rbd-luks': 'luks'}
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
@@ -188,7 +189,7 @@ def set_up_storage():
                 'extra_specs': extra_specs(name)}})['volume_type']
             if name in ENCRYPTED:
                 cinder.post('/types/%s/encryption' % kind['id'], {'encryption': {
-                    'provider': name, 'cipher': 'aes-xts-plain64',
+                    'provider': ENCRYPTED[name], 'cipher': 'aes-xts-plain64',
                     'key_size': 256, 'control_location': 'front-end'}})
     wait_for_pools(cinder)
 
@@ -196,7 +197,8 @@ def set_up_storage():
 def volume_types():
     types = dict(TYPES)
     if os.environ.get('RIG_CEPH') == '1':
-        types['rbd'] = types['rbd-keyring'] = 'available'
+        types.update(dict.fromkeys(('rbd', 'rbd-keyring', 'rbd-luks'),
+                                   'available'))
     return types
 
 
@@ -386,6 +388,7 @@ def write_files():
     if 'rbd' in volume_types():
         values['RIG_TYPE_RBD'] = values['CONTRACT_TYPE_RBD'] = 'rbd'
         values['RIG_TYPE_RBD_KEYRING'] = 'rbd-keyring'
+        values['RIG_TYPE_RBD_LUKS'] = 'rbd-luks'
         values['RIG_CEPH_CONF'] = os.path.join(state, 'etc', 'ceph.conf')
         values['RIG_CEPH_KEYRING'] = os.path.join(
             state, 'data', 'ceph', 'cinder.keyring')
