@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,7 +20,7 @@ import (
 
 const (
 	limitsProject = 0xc74
-	// The limits are far below what the emulated disk does.
+	// The rig's limits are far below what the emulated disk does.
 	limitedBytes, limitedRequests = 2 << 20, 50
 )
 
@@ -33,7 +32,6 @@ func TestLimitsOfATypeHoldInThePod(t *testing.T) {
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	limited := limitedType(ctx, t, env)
 	c := startKubeletsWith(ctx, t, kubeletOptions{classes: []string{"limited", "free"}, policy: fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -47,7 +45,7 @@ tenants:
     classes:
       - {storageClasses: [limited], backends: [lab], volumeType: %s, fsType: ext4}
       - {storageClasses: [free], backends: [lab], volumeType: %s, fsType: ext4}
-`, env.Noauth.Endpoint, env.Noauth.User, limitsProject, limited, env.Types.ISCSI)}, "node-1")
+`, env.Noauth.Endpoint, env.Noauth.User, limitsProject, env.Types.Limited, env.Types.ISCSI)}, "node-1")
 	speeds := map[string]map[string][2]float64{}
 	for _, class := range []string{"limited", "free"} {
 		c.bound(ctx, t, harness.Claim("team-c", class, class, "1Gi", nil))
@@ -97,23 +95,4 @@ func (c *kubeletCluster) measured(ctx context.Context, t *testing.T, name string
 		return "", nil
 	}))
 	return found
-}
-
-// limitedType makes a volume type of the iSCSI backend with front-end QoS, as an
-// administrator does.
-func limitedType(ctx context.Context, t *testing.T, env rig.Env) string {
-	t.Helper()
-	name := fmt.Sprintf("limited-%d", time.Now().UnixNano())
-	var made struct {
-		Specs struct{ ID string } `json:"qos_specs"`
-		Type  struct{ ID string } `json:"volume_type"`
-	}
-	must(t, send(ctx, env, http.MethodPost, env.Noauth.Project, "/qos-specs", map[string]any{"qos_specs": map[string]any{
-		"name": name, "consumer": "front-end", "total_bytes_sec": strconv.Itoa(limitedBytes), "total_iops_sec": strconv.Itoa(limitedRequests),
-	}}, &made))
-	must(t, send(ctx, env, http.MethodPost, env.Noauth.Project, "/types", map[string]any{"volume_type": map[string]any{
-		"name": name, "os-volume-type-access:is_public": true, "extra_specs": map[string]any{"volume_backend_name": "iscsi"},
-	}}, &made))
-	must(t, ask(ctx, env, "/qos-specs/"+made.Specs.ID+"/associate?vol_type_id="+made.Type.ID, nil))
-	return name
 }

@@ -89,6 +89,8 @@ type VolumeTypes struct {
 	// LUKS is like ISCSI, and LUKS2 like ISCSIMultipath; volumes of them are encrypted
 	// with the rig's FixedKey.
 	LUKS, LUKS2 string
+	// Limited is like ISCSI, and has front-end QoS: 2 MiB and 50 requests a second.
+	Limited string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
 	RBD string
 	// RBDKeyring is of the same cluster, and connections to its volumes hold the
@@ -183,6 +185,7 @@ func Load(path string) (Env, error) {
 			Fail:           get("RIG_TYPE_FAIL"),
 			LUKS:           get("RIG_TYPE_LUKS"),
 			LUKS2:          get("RIG_TYPE_LUKS2"),
+			Limited:        get("RIG_TYPE_LIMITED"),
 			RBD:            values["RIG_TYPE_RBD"],
 			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],
 			RBDLUKS:        values["RIG_TYPE_RBD_LUKS"],

@@ -41,6 +41,7 @@ RIG_TYPE_SHARED=shared
 RIG_TYPE_FAIL=fail
 RIG_TYPE_LUKS=luks
 RIG_TYPE_LUKS2=luks2
+RIG_TYPE_LIMITED=limited
 RIG_FIXED_KEY=00ff
 RIG_PORTAL=127.0.0.1:3260
 RIG_PORTAL_SECOND=127.0.0.2:3260
@@ -68,7 +69,7 @@ func TestLoadReadsEveryValue(t *testing.T) {
 	if want := (Noauth{"http://127.0.0.1:8776/v3", "admin", "0123456789abcdef0123456789abcdef"}); env.Noauth != want {
 		t.Errorf("Noauth is %+v, want %+v", env.Noauth, want)
 	}
-	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail", LUKS: "luks", LUKS2: "luks2"}); env.Types != want {
+	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail", LUKS: "luks", LUKS2: "luks2", Limited: "limited"}); env.Types != want {
 		t.Errorf("Types is %+v, want %+v", env.Types, want)
 	}
 	if got := strings.Join(env.Portals, " "); got != "127.0.0.1:3260 127.0.0.2:3260" {
