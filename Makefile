@@ -110,7 +110,7 @@ e2e: ## tests against real Cinder, Keystone, iSCSI and Ceph (Debian 12, root)
 	  $(GO) test -count=1 -timeout 120m $(E2E_SHORT) $(if $(E2E_SKIP),-skip '$(E2E_SKIP)') $(if $(E2E_ONLY),-run '$(E2E_ONLY)') -tags e2e ./test/e2e/...; \
 	  status=$$?; test/e2e/rig/rig.sh stop; exit $$status
 
-# CONFORMANCE_DRIVER=csi, csi-shared, csi-rbd, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
+# CONFORMANCE_DRIVER=csi, csi-shared, csi-rbd, csi-encrypted, native or native-shared runs one driver only, CONFORMANCE_FOCUS and CONFORMANCE_SKIP
 # are patterns of cases' names, CONFORMANCE_PROCESSES is how many run at once, and with
 # CONFORMANCE_RESUME=1, cases that have passed or were skipped before do not run again.
 conformance: export RIG_CEPH = $(if $(filter-out csi-rbd,$(CONFORMANCE_DRIVER)),0,1)

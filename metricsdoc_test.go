@@ -94,6 +94,7 @@ var presences = map[string]presence{
 	"standalone_cinder_node_stage_step_duration_seconds": {byNode, "after the first one"},
 	"standalone_cinder_node_refusals_total":              {byNode, "after the first one"},
 	"standalone_cinder_node_stale_disks_removed_total":   {byNode, always},
+	"standalone_cinder_node_unlimited_total":             {byNode, "after the first one"},
 	"standalone_cinder_node_staged_volumes":              {byNode, always},
 	"standalone_cinder_node_volumes_lacking_paths":       {byNode, always},
 

@@ -101,6 +101,10 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 				case cinder.KindOverQuota:
 					return fmt.Errorf("volume %s cannot have type %q: %w", v.ID, volumeType, err)
 				}
+				// The whole of cinder/volume/api.py's answer names every reason, so it proves none.
+				if v.Status == cinder.StatusInUse && strings.Contains(err.Error(), "front-end qos specs cannot change") {
+					return fmt.Errorf("if the front-end QoS of the types differs, stop the pods that use volume %s, and change its type while it is attached nowhere: %w", v.ID, err)
+				}
 				return err
 			},
 			unmade: func(v cinder.Volume) string {
@@ -179,7 +183,7 @@ func (e changer) request(ctx context.Context, v cinder.Volume, target Target, c 
 	case lookErr != nil:
 		return cinder.Volume{}, lookErr
 	case again.Status == v.Status && c.part(again) == c.part(v):
-		return cinder.Volume{}, err
+		return cinder.Volume{}, c.explain(ctx, v, err)
 	}
 	return again, nil
 }

@@ -195,6 +195,9 @@ func (m memoryClient) VolumeTypes(ctx context.Context) (found []cinder.VolumeTyp
 // unknownType is a volume type that does not exist.
 const unknownType = "unknown"
 
+// limitedType is a volume type with front-end QoS, which no other has.
+const limitedType = "limited"
+
 func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	if volumeType == quickID {
 		volumeType = quickType
@@ -203,6 +206,8 @@ func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) e
 		switch {
 		case volumeType == unknownType:
 			return &cinder.Error{Backend: "gold", Operation: "volume.os-retype", Kind: cinder.KindNotFound, Status: 404, Message: "Volume type with name unknown could not be found"}
+		case volumeType == limitedType && v.Status == cinder.StatusInUse:
+			return conflict("volume.os-retype", "for in-use volumes front-end qos specs cannot change")
 		case v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse, v.Type == volumeType:
 			return conflict("volume.os-retype", "Retype needs volume to be in available or in-use state")
 		}

@@ -30,6 +30,8 @@ func TestRetype(t *testing.T) {
 		"another's": {volume: cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd"}, foreign: true, to: "ssd", kind: KindNotOurs},
 		"no such type": {volume: cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd"}, to: unknownType, want: 1, kind: cinder.KindInvalid,
 			wantErr: `backend gold: there is no volume type "unknown", or the project may not use it`},
+		"limits of one in use": {volume: cinder.Volume{Status: cinder.StatusInUse, Type: "hdd"}, to: limitedType, want: 1, kind: cinder.KindConflict,
+			wantErr: "if the front-end QoS of the types differs, stop the pods that use volume volume-1, and change its type while it is attached nowhere: backend gold: volume.os-retype: Invalid volume: for in-use volumes front-end qos specs cannot change (HTTP 400)"},
 		"its storage cannot": {volume: cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd"}, to: "tape", want: 1, kind: KindVolumeFailed,
 			wantErr: `backend gold: Cinder accepted the change of volume volume-1 to type "tape", but it still has type "hdd": its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler`},
 	} {

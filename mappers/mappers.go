@@ -290,26 +290,6 @@ func (r *Registry) unknownProtocol(protocol string) *Refusal {
 		protocol, strings.Join(r.Protocols(), ", "), protocol)
 }
 
-// qosWarnings reports limits that Cinder leaves to the consumer. Cinder sends qos_specs
-// only when their consumer is "front-end" or "both" (cinder/volume/manager.py,
-// initialize_connection).
-func (c Connection) qosWarnings() ([]string, error) {
-	value, present := c.value("qos_specs")
-	if !present {
-		return nil, nil
-	}
-	specs, ok := value.(map[string]any)
-	if !ok {
-		return nil, c.wrongType("qos_specs", value, "an object")
-	}
-	if len(specs) == 0 {
-		return nil, nil
-	}
-	names := slices.Sorted(maps.Keys(specs))
-	return []string{fmt.Sprintf("the volume type's front-end QoS (%s) is not enforced: kubelet has no such limits; move them to the back end if the driver can enforce them",
-		c.quote(strings.Join(names, ", ")))}, nil
-}
-
 // CheckVolume rejects a volume, as Cinder describes it, that no source can serve. The
 // error is a *Refusal.
 func CheckVolume(encrypted, multiAttach bool, modes []corev1.PersistentVolumeAccessMode, block bool) error {

@@ -30,8 +30,11 @@ type NodeConnection struct {
 	Credentials *NodeCredentials
 	// Encryption is nil if the node has nothing to open.
 	Encryption *Encryption
-	// Warnings describe, in sentences, what Cinder offered and the nodes do not use.
-	Warnings []string
+	// Limits are what the nodes hold.
+	Limits Limits
+	// Warnings describe, in sentences, what Cinder offered and the nodes do not use, and
+	// Unenforced the limits that nodes do not hold.
+	Warnings, Unenforced []string
 }
 
 // NodePath is one path to a volume.
@@ -117,14 +120,15 @@ func ForNode(c Connection, r NodeRequest) (NodeConnection, error) {
 	if err != nil {
 		return NodeConnection{}, err
 	}
-	limits, err := c.qosWarnings()
+	limits, unenforced, err := c.limits()
 	if err != nil {
 		return NodeConnection{}, err
 	}
 	if r.Encryption != nil && r.Encryption.LUKS != 0 {
 		found.Encryption = r.Encryption
 	}
-	found.Protocol, found.ReadOnly, found.Warnings = c.protocol, access == "ro" || c.readOnly, append(found.Warnings, limits...)
+	found.Protocol, found.ReadOnly, found.Warnings = c.protocol, access == "ro" || c.readOnly, append(found.Warnings, unenforced...)
+	found.Limits, found.Unenforced = limits, unenforced
 	return found, nil
 }
 

@@ -187,7 +187,6 @@ func (e *elector) newOutOfService(t *term) *outofservice.Controller {
 		Claims:      e.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		Volumes:     e.factory.Core().V1().PersistentVolumes().Lister(),
 		Share:       e.options.TaintLostNodesShare,
-		Settle:      e.options.TaintLostNodesAfter,
 		Recorder:    e.recorder,
 		Metrics:     e.outOfServiceMetrics,
 		Logger:      e.logger,

@@ -45,11 +45,9 @@ type Options struct {
 	// TenantStatus keeps a TenantStatus in each namespace of a tenant.
 	TenantStatus bool
 	// TaintLostNodes takes nodes out of service that do not answer, as long as no more than
-	// TaintLostNodesShare percent of the nodes are out of service or not Ready, when
-	// nothing was heard of it for TaintLostNodesAfter beyond what Kubernetes waits.
+	// TaintLostNodesShare percent of the nodes are out of service or not Ready.
 	TaintLostNodes      bool
 	TaintLostNodesShare int
-	TaintLostNodesAfter time.Duration
 	// AttacherTimeout is how long VolumeAttachments may wait without a call from the
 	// csi-attacher of this pod, before a leader hands over; zero means for ever.
 	AttacherTimeout time.Duration
@@ -115,7 +113,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.AttacherTimeout, "csi-attacher-timeout", 5*time.Minute, "how long VolumeAttachments may wait without a call from the pod's csi-attacher, before a leader hands over to another replica; 0 means for ever")
 	flags.BoolVar(&o.TaintLostNodes, "taint-lost-nodes", false, "take a node out of service that does not answer, after its volumes were taken from it, if the array keeps it out of all of them; needs the component taint-lost-nodes")
 	flags.IntVar(&o.TaintLostNodesShare, "taint-lost-nodes-share", outofservice.DefaultShare, "largest `percentage` of the nodes that may be out of service or not Ready for --taint-lost-nodes to act; at least one node of three or more")
-	flags.DurationVar(&o.TaintLostNodesAfter, "taint-lost-nodes-after", outofservice.Settle, "how long a node has not answered, according to Kubernetes, before --taint-lost-nodes acts; with less than 15s, it may act in an outage of the control plane")
 	flags.BoolVar(&o.TenantStatus, "tenant-status", false, "keep a TenantStatus in each namespace of a tenant; needs the component tenant-status")
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "hold a Lease while provisioning, so that several replicas can run")
 	flags.DurationVar(&o.LeaseDuration, "lease-duration", 15*time.Second, "how long a follower waits for a silent leader before it takes over")
@@ -152,9 +149,6 @@ func (o *Options) Validate() error {
 	}
 	if o.TaintLostNodes && o.CSIEndpoint == "" {
 		problems = append(problems, errors.New("--taint-lost-nodes has no effect without --csi-endpoint"))
-	}
-	if o.TaintLostNodes && o.TaintLostNodesAfter <= 0 {
-		problems = append(problems, fmt.Errorf("--taint-lost-nodes-after is %s; give a time", o.TaintLostNodesAfter))
 	}
 	if o.TaintLostNodes && (o.TaintLostNodesShare < 1 || o.TaintLostNodesShare > 100) {
 		problems = append(problems, fmt.Errorf("--taint-lost-nodes-share is %d; give a percentage from 1 to 100", o.TaintLostNodesShare))

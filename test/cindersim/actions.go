@@ -254,6 +254,9 @@ func (c *cloud) connect(q *call, v *volume, connector map[string]any, now time.T
 func (v *volume) decorate(data map[string]any, admin bool) map[string]any {
 	decorated := maps.Clone(data)
 	decorated["qos_specs"] = nil
+	if len(v.kind.QoS) > 0 {
+		decorated["qos_specs"] = v.kind.QoS
+	}
 	mode := "rw"
 	switch {
 	case !admin:

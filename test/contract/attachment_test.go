@@ -72,6 +72,26 @@ func attachmentCases() []testCase {
 			deleteAttachment(t, c, attachment)
 			wantStatus(t, c, id, "available")
 		}},
+		{"attachment: the connection has the type's front-end QoS", both, func(t *testing.T, target Target) {
+			kind := needType(t, target.Types.Limited, "CONTRACT_TYPE_LIMITED")
+			c := target.client()
+			id := available(t, target, object{"volume_type": kind})
+			made := newAttachment(t, c, id, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK).object(t, "attachment")
+			want := map[string]any{"total_bytes_sec": "2097152", "total_iops_sec": "50"}
+			if got := made["connection_info"].(map[string]any)["qos_specs"]; !same(got, want) {
+				t.Errorf("qos_specs is %v, want %v", got, want)
+			}
+			deleteAttachment(t, c, made["id"].(string))
+			waitStatus(t, target, c, id, "available")
+			// Another type's connection is without.
+			act(t, c, id, "os-retype", object{"new_type": target.Types.ISCSI, "migration_policy": "never"}).wantEmpty(t, http.StatusAccepted)
+			waitStatus(t, target, c, id, "available")
+			made = newAttachment(t, c, id, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK).object(t, "attachment")
+			if got := made["connection_info"].(map[string]any)["qos_specs"]; got != nil {
+				t.Errorf("qos_specs is %v after the type is %v", got, show(t, c, id)["volume_type"])
+			}
+			deleteAttachment(t, c, made["id"].(string))
+		}},
 		{"attachment: one that was never completed can be deleted", both, func(t *testing.T, target Target) {
 			c := target.client()
 			id := available(t, target, nil)

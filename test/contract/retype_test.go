@@ -49,6 +49,17 @@ func retypeCases() []testCase {
 					"the specified volume however currently has a status of: in-use.")
 			wantStatus(t, c, id, "in-use")
 		}},
+		{"retype: to and from a type with front-end QoS, in use", both, func(t *testing.T, target Target) {
+			limited := needType(t, target.Types.Limited, "CONTRACT_TYPE_LIMITED")
+			c := target.client()
+			id := attached(t, target)
+			act(t, c, id, "os-retype", object{"new_type": limited, "migration_policy": "never"}).wantBadRequest(t, needs)
+			wantStatus(t, c, id, "in-use")
+			id = available(t, target, object{"volume_type": limited})
+			newAttachment(t, c, id, "3.44", object{"connector": connector("node1", nil)}).want(t, http.StatusOK)
+			waitStatus(t, target, c, id, "attaching")
+			act(t, c, id, "os-retype", object{"new_type": target.Types.ISCSI, "migration_policy": "never"}).wantBadRequest(t, needs)
+		}},
 		{"retype: refused while reserved", both, func(t *testing.T, target Target) {
 			if target.Types.Multipath == "" {
 				t.Skip("no other type is known")

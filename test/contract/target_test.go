@@ -51,7 +51,7 @@ type Credential struct{ ID, Secret string }
 type Account struct{ User, Password, Project string }
 
 // Types are the names of volume types; a missing type has none.
-type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail, LUKS string }
+type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail, LUKS, Limited string }
 
 // noauth reports whether the target has no Keystone.
 func (target Target) noauth() bool { return target.Keystone == nil }
@@ -161,6 +161,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity: identity,
 		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
+			drivers.VolumeType{Name: "limited", Backend: "iscsi", RequiresInitiator: true, QoS: map[string]string{"total_bytes_sec": "2097152", "total_iops_sec": "50"}},
 			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}},
 			drivers.VolumeType{Name: "luks-barbican", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256, KeyManager: true}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
@@ -174,7 +175,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	}
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
-	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks"}
+	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks", Limited: "limited"}
 	keystoneTypes := types
 	keystoneTypes.LUKS = "luks-barbican"
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
@@ -200,6 +201,7 @@ func realTargets(t *testing.T) []Target {
 	types := Types{
 		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Other: os.Getenv("CONTRACT_TYPE_OTHER"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
 		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"), LUKS: os.Getenv("CONTRACT_TYPE_LUKS"),
+		Limited: os.Getenv("CONTRACT_TYPE_LIMITED"),
 	}
 	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))
 	if err != nil {

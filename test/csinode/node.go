@@ -187,6 +187,10 @@ type Node struct {
 	SinglePath bool
 	// IscsidConf is what the node's iscsid.conf sets in new records.
 	IscsidConf map[string]string
+	// Cgroups are the directories of cgroups on the node, below /sys/fs/cgroup, and what
+	// their io.max has by device; nil if a cgroup has no io.max. Without
+	// any, the node has version 1.
+	Cgroups map[string]map[string]string
 	// Links are directories that are symbolic links, and where they lead.
 	Links map[string]string
 
@@ -796,6 +800,9 @@ func (n *Node) Set(_ context.Context, name, value string) error {
 }
 
 func (n *Node) set(name, value string) error {
+	if at, ok := strings.CutSuffix(name, "/io.max"); ok && strings.HasPrefix(name, cgroupRoot) {
+		return n.limit(at, value)
+	}
 	if _, ok := n.tree()[name]; !ok {
 		return fs.ErrNotExist
 	}

@@ -62,6 +62,7 @@ func (n *Node) tree() map[string]string {
 			files["/sys/block/"+l.Name+"/dm/uuid"], files["/sys/block/"+l.Name+"/dm/name"] = l.ID+"\n", l.Alias+"\n"
 		}
 	}
+	n.cgroupTree(files)
 	n.openedTree(files)
 	n.nvmeTree(files)
 	n.fcTree(files)

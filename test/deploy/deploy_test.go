@@ -193,8 +193,8 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
-// TestComponentOfLostNodesIsTheChart: the account may read pods, and change Nodes under its
-// own admission policy, and gets nothing else.
+// TestComponentOfLostNodesIsTheChart: the account may read pods and the Leases of kubelets,
+// and change Nodes under its own admission policy, and gets nothing else.
 func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true", "--set", "taintLostNodes.sharePercent=25")...)
 	if err != nil {
@@ -209,7 +209,7 @@ func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 		if object.GetName() != Release+"-taint-lost-nodes" {
 			continue
 		}
-		if found[object.GetKind()] = "there"; object.GetKind() != "ClusterRole" {
+		if found[object.GetKind()] = "there"; !slices.Contains([]string{"Role", "ClusterRole"}, object.GetKind()) {
 			continue
 		}
 		role := &rbacv1.ClusterRole{}
@@ -217,10 +217,10 @@ func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, rule := range role.Rules {
-			found["ClusterRole"] += fmt.Sprint(" ", rule.Resources, rule.Verbs)
+			found[object.GetKind()] += fmt.Sprint(" ", object.GetNamespace(), rule.Resources, rule.Verbs)
 		}
 	}
-	want := map[string]string{"ClusterRole": "there [nodes] [patch] [pods] [list]", "ClusterRoleBinding": "there", "ValidatingAdmissionPolicy": "there", "ValidatingAdmissionPolicyBinding": "there"}
+	want := map[string]string{"ClusterRole": "there [nodes] [patch] [pods] [list]", "ClusterRoleBinding": "there", "Role": "there kube-node-lease[leases] [list]", "RoleBinding": "there", "ValidatingAdmissionPolicy": "there", "ValidatingAdmissionPolicyBinding": "there"}
 	if !maps.Equal(found, want) {
 		t.Errorf("the component has %v, want %v", found, want)
 	}

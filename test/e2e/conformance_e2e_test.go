@@ -33,18 +33,22 @@ var suiteNamespaces = []string{
 	"snapshotting", "snapshottable", "stress", "volume", "volume-expand", "volume-modify", "volumeio", "volumelimits", "volumemode",
 }
 
-// cephSecret is what the policy calls the key of Ceph's user.
-const cephSecret = "ceph-cinder"
+// cephSecret and fixedKeySecret are what the policy calls the key of Ceph's user, and that
+// of Cinder's key manager.
+const (
+	cephSecret     = "ceph-cinder"
+	fixedKeySecret = "cinder-key"
+)
 
 func conformancePolicy(env rig.Env, mode string) string {
 	patterns := make([]string, len(suiteNamespaces))
 	for i, name := range suiteNamespaces {
 		patterns[i] = name + "-*"
 	}
-	rule, ceph := fmt.Sprintf("mode: %s", mode), ""
+	rule, secrets := fmt.Sprintf("mode: %s", mode), ""
 	if mode == "csi" {
 		rule += fmt.Sprintf(", volumeTypes: [%s, other]", env.Types.ISCSI)
-		ceph = "csi: {cephSecret: " + cephSecret + "}"
+		secrets = "csi: {cephSecret: " + cephSecret + ", encryption: {fixedKeySecret: " + fixedKeySecret + "}}"
 	}
 	return fmt.Sprintf(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
@@ -68,7 +72,7 @@ tenants:
   - name: zones
     namespaces: ["topology-*"]
     classes: [{storageClasses: ["*"], backends: [racks], %[7]s}]
-`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule, mode, ceph)
+`, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, kubeletZonedProject, strings.Join(patterns, ", "), sharedInitiator, rule, mode, secrets)
 }
 
 // TestKubernetesStorageSuite runs Kubernetes' own tests of storage drivers, in a cluster
@@ -81,7 +85,7 @@ func TestKubernetesStorageSuite(t *testing.T) {
 	for _, mode := range []string{"csi", "native"} {
 		drivers := []string{mode, mode + "-shared"}
 		if mode == "csi" {
-			drivers = append(drivers, "csi-rbd")
+			drivers = append(drivers, "csi-rbd", "csi-encrypted")
 		}
 		if only := os.Getenv("CONFORMANCE_DRIVER"); only != "" {
 			drivers = slices.DeleteFunc(drivers, func(driver string) bool { return driver != only })
@@ -170,12 +174,17 @@ func (c *kubeletCluster) conformanceClasses(ctx context.Context, t *testing.T, m
 	}
 	class(mode, env.Types.ISCSI)
 	class(mode+"-shared", env.Types.Shared)
+	secret := func(name string, data map[string]string) {
+		_, err := c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	if mode == "csi" {
+		class("csi-encrypted", env.Types.LUKS)
+		secret(fixedKeySecret, map[string]string{"fixedKey": env.FixedKey})
+	}
 	if env.Types.RBD != "" && mode == "csi" {
 		class("csi-rbd", env.Types.RBD)
-		_, err := c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: cephSecret}, StringData: map[string]string{"userID": "cinder", "userKey": cephKey(t, env)},
-		}, metav1.CreateOptions{})
-		must(t, err)
+		secret(cephSecret, map[string]string{"userID": "cinder", "userKey": cephKey(t, env)})
 	}
 	_, err := c.Client.StorageV1().VolumeAttributesClasses().Create(ctx, &storagev1.VolumeAttributesClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "csi"}, DriverName: wire.DriverName, Parameters: map[string]string{"type": "other"},

@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/kubelet"
 	"github.com/standalone-cinder/standalone-cinder/test/e2e/rig"
@@ -26,14 +28,17 @@ import (
 // kube-controller-manager, which takes more than 50 s to notice the loss, of Cinder and of
 // the other kubelet. How long emulated nodes take says nothing about others, so the test only
 // logs that.
-const begins = outofservice.Settle + 5*time.Second
+const begins = 10 * time.Second
 
 // TestALostNodeCostsAMinute cuts a node with a real kubelet off from the control plane, but
 // not from the storage, while the pod of a StatefulSet writes there. Nobody does anything.
 // The pod goes on elsewhere with its data, and the first node, which runs and writes as fast
-// as it can, writes nothing more from then on. Later it is connected again.
+// as it can, writes nothing more from then on. Later it is connected again. PARTITIONS says
+// how often that is done, by turns with either node; once by default.
 func TestALostNodeCostsAMinute(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	partitions, err := strconv.Atoi(cmp.Or(os.Getenv("PARTITIONS"), "1"))
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+8*partitions)*time.Minute)
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
@@ -64,12 +69,32 @@ tenants:
 	c.stateful(ctx, t, "kept", "node-1")
 	c.worksOn(ctx, t, "node-1")
 	c.writesOpenly(ctx, t, "worker-0")
-	lost, other := c.nodes["node-1"], c.nodes["node-2"]
+	from, to := "node-1", "node-2"
+	var last writer
+	for n := range partitions {
+		t.Logf("partition %d, of %s", n+1, from)
+		last = c.partition(ctx, t, pv, from, to)
+		from, to = to, from
+	}
+	must(t, c.Client.AppsV1().StatefulSets("team-c").Delete(ctx, "worker", metav1.DeleteOptions{}))
+	c.gone(ctx, t, "worker-0")
+	c.create(ctx, t, c.pod("back", "kept", on(to)))
+	if back := c.writesOpenly(ctx, t, "back"); back.found < last.wrote {
+		t.Errorf("the pod wrote %d records, and found %d on the node that is back", last.wrote, back.found)
+	}
+	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
+}
+
+// partition cuts a node off on which worker-0 runs, until the program has put it back into
+// service, and lets the program take it out of service again. It returns what the pod wrote.
+func (c *kubeletCluster) partition(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume, from, to string) (last writer) {
+	t.Helper()
+	lost, other := c.nodes[from], c.nodes[to]
 	directory := func(n *csiNode) string {
 		return strings.TrimSpace(n.run(ctx, t, "ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/"+pv.Name+"/mount"))
 	}
 	// What the node writes besides, it says it has written only when it is on the disk.
-	lost.run(ctx, t, "cd "+directory(lost)+" && dd if=/dev/zero of=loser bs=4096 count=1 conv=fsync status=none && chmod 666 loser")
+	lost.run(ctx, t, "rm -f /tmp/acknowledged; cd "+directory(lost)+" && dd if=/dev/zero of=loser bs=4096 count=1 conv=fsync status=none && chmod 666 loser")
 	lost.run(ctx, t, "cat > /tmp/loser.sh <<'X'\ni=0; while :; do i=$((i+1)); printf '%012d\\n' $i | dd of="+directory(lost)+"/loser bs=4096 conv=sync,notrunc oflag=direct status=none 2>/dev/null && echo $i > /tmp/acknowledged; sleep 0.05; done\nX\nsetsid sh /tmp/loser.sh > /dev/null 2>&1 < /dev/null &")
 	acknowledged := func() int {
 		return number(t, lost.run(ctx, t, "cat /tmp/acknowledged 2>/dev/null || echo 0"))
@@ -87,7 +112,7 @@ tenants:
 
 	line := newTimeline()
 	lost.cutOff()
-	c.watchMove(ctx, t, line, pv, "node-1", "node-2")
+	c.watchMove(ctx, t, line, pv, from, to)
 	after := c.writesOpenly(ctx, t, "worker-0")
 	line.note("the pod has written there")
 	first := onDisk(other)
@@ -110,14 +135,14 @@ tenants:
 		t.Logf("the lost node wrote %d records, of which 0 after the other node's first", got)
 	}
 
-	cut, err := kubelet.Connect(lost.Machine, c.ControlPlane().NodeKubeconfigPath("node-1"))
+	cut, err := kubelet.Connect(lost.Machine, c.ControlPlane().NodeKubeconfigPath(from))
 	must(t, err)
 	lost.cutOff = cut
 	lost.run(ctx, t, "pkill -9 -f '/tmp/[l]oser.sh'; true")
-	c.isReady(ctx, t, "node-1", corev1.ConditionTrue)
+	c.isReady(ctx, t, from, corev1.ConditionTrue)
 	connected := time.Now()
 	must(t, harness.Eventually(ctx, func() (string, error) {
-		node, err := c.Client.CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{})
+		node, err := c.Client.CoreV1().Nodes().Get(ctx, from, metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -127,17 +152,14 @@ tenants:
 		return "", nil
 	}))
 	t.Logf("the node is back in service %s after it was Ready", time.Since(connected).Round(time.Second))
-	last := c.told(ctx, t, "worker-0")
+	last = c.told(ctx, t, "worker-0")
 	if got := onDisk(other); got != first {
 		t.Errorf("the lost node wrote %d when it was connected again", got-first)
 	}
-	must(t, c.Client.AppsV1().StatefulSets("team-c").Delete(ctx, "worker", metav1.DeleteOptions{}))
-	c.gone(ctx, t, "worker-0")
-	c.create(ctx, t, c.pod("back", "kept", on("node-1")))
-	if back := c.writesOpenly(ctx, t, "back"); back.found < last.wrote {
-		t.Errorf("the pod wrote %d records, and found %d on the node that is back", last.wrote, back.found)
-	}
-	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
+	// As a person says that it may be taken again.
+	_, err = c.Client.CoreV1().Nodes().Patch(ctx, from, types.MergePatchType, fmt.Appendf(nil, `{"metadata": {"annotations": {%q: null}}}`, nodemark.Annotation), metav1.PatchOptions{})
+	must(t, err)
+	return last
 }
 
 func number(t *testing.T, text string) int {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,8 +25,8 @@ import (
 )
 
 // taintAll lets the program take any share of the nodes out of service: the cluster has
-// those of other tests.
-var taintAll = []string{"--taint-lost-nodes", "--taint-lost-nodes-share=100", "--taint-lost-nodes-after=5s"}
+// those of other tests, and no kubelet renews the Lease of any.
+var taintAll = []string{"--taint-lost-nodes", "--taint-lost-nodes-share=100"}
 
 // mayTaint gives a world's account the rights of the component taint-lost-nodes.
 func (w *world) mayTaint() {
@@ -373,6 +374,29 @@ func TestTooManyLostNodesAreLeftAlone(t *testing.T) {
 	s = w.startWithSidecar(append(slices.Clone(shortLease), "--taint-lost-nodes", "--taint-lost-nodes-share=1")...)
 	c.saysOn(w, 0, "NodeNotTakenOutOfService", "that --taint-lost-nodes-share=1 allows, so the trouble may be the control plane's")
 	w.metric(s.Replica, `standalone_cinder_lost_nodes_not_taken{reason="share"} 3`)
+	// One that kube-controller-manager does not see is not lost.
+	seconds, now := int32(40), metav1.NowMicro()
+	s.Replica.Kill()
+	s.Attacher.Stop()
+	leases := suite.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	_, err = leases.Create(w.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: c.node(0)}, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &now}}, metav1.CreateOptions{})
+	w.must(err)
+	t.Cleanup(func() { _ = leases.Delete(context.Background(), c.node(0), metav1.DeleteOptions{}) })
+	renewing, stop := context.WithCancel(w.ctx)
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		for renewing.Err() == nil {
+			_, _ = leases.Patch(renewing, c.node(0), types.MergePatchType, fmt.Appendf(nil, `{"spec": {"renewTime": %q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")), metav1.PatchOptions{})
+			time.Sleep(time.Second)
+		}
+	}()
+	defer func() { stop(); <-renewed }()
+	for n := 1; n < 3; n++ {
+		w.must(c.heard(w.ctx, n, corev1.ConditionTrue))
+	}
+	w.startWithSidecar(append(slices.Clone(shortLease), taintAll...)...)
+	c.saysOn(w, 0, "NodeNotTakenOutOfService", "its kubelet renews its Lease")
 	for n := range 3 {
 		c.staysAlone(w, n)
 	}

@@ -53,6 +53,7 @@ type fixture struct {
 
 func (f *fixture) Step(step Step, _ time.Duration) { f.observe("step " + string(step)) }
 func (f *fixture) Refused(reason string)           { f.observe("refused " + reason) }
+func (f *fixture) Unlimited(reason string)         { f.observe("unlimited " + reason) }
 func (f *fixture) RemovedDisk()                    { f.observe("removed a disk") }
 
 func (f *fixture) observe(what string) {
@@ -75,6 +76,7 @@ func (f *fixture) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	service.limiter.patience = 0
 	f.service, f.paths = service, NewPaths(service)
 }
 
@@ -204,6 +206,7 @@ type use struct {
 	cephUser, cephKey string
 	// encryption is nil unless the volume is encrypted, and passphrase opens it.
 	encryption *wire.Encryption
+	limits     *wire.Limits
 	passphrase string
 	// also and former are what the leader says of a volume that gets a new passphrase.
 	also, former string
@@ -236,7 +239,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Shared: u.shared, Taken: u.taken, Encryption: u.encryption}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Shared: u.shared, Taken: u.taken, Encryption: u.encryption, Limits: u.limits}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)

@@ -13,6 +13,9 @@ type Observer interface {
 	// RemovedDisk is called when an earlier volume's leftover disk is removed from the
 	// place of a new one.
 	RemovedDisk()
+	// Unlimited is called when a pod gets a volume whose limits do not hold, with a
+	// host.Reason or ReasonNotLimited.
+	Unlimited(reason string)
 }
 
 // Step is a separately timed part of staging.
@@ -52,3 +55,4 @@ type nobody struct{}
 func (nobody) Step(Step, time.Duration) {}
 func (nobody) Refused(string)           {}
 func (nobody) RemovedDisk()             {}
+func (nobody) Unlimited(string)         {}

@@ -72,8 +72,12 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 		}
 	}
 	done, err := s.present(ctx, r, p, readOnly)
-	if done || err != nil {
+	if err != nil {
 		return err
+	}
+	if done {
+		s.limiter.hold(ctx, r, p.target)
+		return nil
 	}
 	if !slices.Contains(r.Targets, p.target) {
 		r.Targets = append(r.Targets, p.target)
@@ -81,6 +85,7 @@ func (s *Service) publish(ctx context.Context, p publication) error {
 			return err
 		}
 	}
+	s.limiter.hold(ctx, r, p.target)
 	if err := s.show(ctx, r, p, readOnly); err != nil {
 		if undone := s.hide(ctx, r, p.target); undone != nil {
 			return &remainder{fmt.Errorf("%w; what was done could not be undone: %w", err, undone)}
@@ -175,6 +180,7 @@ func (s *Service) hide(ctx context.Context, r *record, at string) error {
 	if r == nil || !slices.Contains(r.Targets, at) {
 		return nil
 	}
+	s.limiter.lift(ctx, r, at)
 	// A path at which nothing is mounted does no harm.
 	r.Targets = slices.DeleteFunc(r.Targets, func(t string) bool { return t == at })
 	s.note(r)

@@ -81,7 +81,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters, Taken: connection.Taken,
-		Encryption: connection.Encryption,
+		Encryption: connection.Encryption, Limits: connection.Limits,
 	}}
 	if connection.Credentials {
 		if w.credentials, err = wire.CredentialsFor(s.name, request.GetSecrets()); err != nil {

@@ -60,6 +60,7 @@ type Service struct {
 	host      *host.SCSI
 	state     *state
 	encrypted encrypted
+	limiter   limiter
 	name      string
 	make      map[string][]string
 	protocols map[string]protocol
@@ -84,6 +85,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: newTurns()}
+	s.limiter = limiter{h, o.Observer, o.Logger, cgroupPatience}
 	s.encrypted = encrypted{h, host.NewCrypt(node), s.state, o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{

@@ -66,7 +66,9 @@ type record struct {
 	// it was last seen; see wire.PassphraseName. It is empty unless the volume gets a new
 	// passphrase.
 	Passphrases []string `json:"passphrases,omitempty"`
-	Staged      bool     `json:"staged,omitempty"`
+	// Limits are nil if there are none, or if an earlier release staged the volume.
+	Limits *wire.Limits `json:"limits,omitempty"`
+	Staged bool         `json:"staged,omitempty"`
 	// Targets are the paths at which the volume was published.
 	Targets []string `json:"targets,omitempty"`
 

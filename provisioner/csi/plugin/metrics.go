@@ -14,11 +14,12 @@ import (
 // Metrics are the metrics of a node. Labels are bounded: methods and codes by the
 // specifications of CSI and gRPC, steps and reasons by the program.
 type Metrics struct {
-	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	steps    *prometheus.HistogramVec
-	refusals *prometheus.CounterVec
-	removed  prometheus.Counter
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	steps     *prometheus.HistogramVec
+	refusals  *prometheus.CounterVec
+	removed   prometheus.Counter
+	unlimited *prometheus.CounterVec
 }
 
 var _ node.Observer = (*Metrics)(nil)
@@ -49,8 +50,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "standalone_cinder_node_stale_disks_removed_total",
 			Help: "Leftover disks of earlier volumes that were removed to make way for a new volume's disk.",
 		}),
+		unlimited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "standalone_cinder_node_unlimited_total",
+			Help: "Pods that got a volume without the limits of its type, by reason: CgroupV1, NoPodCgroup, NoIOController or Failed.",
+		}, []string{"reason"}),
 	}
-	registry.MustRegister(m.requests, m.duration, m.steps, m.refusals, m.removed)
+	registry.MustRegister(m.requests, m.duration, m.steps, m.refusals, m.removed, m.unlimited)
 	return m
 }
 
@@ -86,6 +91,9 @@ func (m *Metrics) Refused(reason string) { m.refusals.WithLabelValues(reason).In
 
 // RemovedDisk implements node.Observer.
 func (m *Metrics) RemovedDisk() { m.removed.Inc() }
+
+// Unlimited implements node.Observer.
+func (m *Metrics) Unlimited(reason string) { m.unlimited.WithLabelValues(reason).Inc() }
 
 // intercept counts a call. It is a grpc.UnaryServerInterceptor.
 func (m *Metrics) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

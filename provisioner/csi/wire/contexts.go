@@ -38,6 +38,8 @@ type Connection struct {
 	Taken bool
 	// Encryption is nil if the volume is not encrypted. Its key is in the credentials.
 	Encryption *Encryption
+	// Limits are nil if the volume has none.
+	Limits *Limits
 	// Attachment is Cinder's ID of the attachment. A volume that is detached and
 	// attached again has another one.
 	Attachment string
@@ -69,6 +71,7 @@ const (
 	keyTaken       = "taken"
 	keyAttachment  = "attachment"
 	keyEncryption  = "encryption"
+	keyLimits      = "limits"
 
 	contextVersion = "1"
 	// encryptedVersion keeps plugins that do not know of encryption from a volume: they
@@ -105,6 +108,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	if c.Encryption != nil {
 		context[keyVersion], context[keyEncryption] = encryptedVersion, c.Encryption.encode()
 	}
+	if c.Limits != nil {
+		context[keyLimits] = c.Limits.encode()
+	}
 	size := 0
 	for key, value := range context {
 		size += len(key) + len(value)
@@ -127,13 +133,16 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	}
 	c.Taken = IsTaken(context)
 	_, c.Shared = context[keyShared]
-	var errs [5]error
+	var errs [6]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])
 	c.ReadOnly, errs[2] = strconv.ParseBool(context[keyReadOnly])
 	c.Bytes, errs[3] = strconv.ParseInt(context[keyBytes], 10, 64)
 	if encrypted {
 		c.Encryption, errs[4] = parseEncryption(encryption)
+	}
+	if text, limited := context[keyLimits]; limited {
+		c.Limits, errs[5] = parseLimits(text)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Connection{}, fmt.Errorf("the publish context cannot be read: %w", err)

@@ -90,6 +90,29 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// TestLimitsTravel also checks that a plugin that does not know them reads the same as
+// without them: it looks for no key of that name, and the version is the same.
+func TestLimitsTravel(t *testing.T) {
+	c := Connection{Protocol: "iscsi", Paths: []Path{{"10.0.0.1:3260", "iqn.b", 0}}, Limits: &Limits{ReadBytes: 1 << 40, WriteOperations: 50}}
+	context, err := c.PublishContext()
+	if err != nil || context[keyLimits] != "1099511627776 0 0 50" || context[keyVersion] != contextVersion {
+		t.Fatalf("%v, %v", context, err)
+	}
+	if back, err := ParsePublishContext(context); err != nil || !reflect.DeepEqual(back, c) {
+		t.Errorf("read %+v, %v", back, err)
+	}
+	for _, text := range []string{"", "1 2 3", "1 2 3 4 5", "1 2 3 -4", "1 2 3 x", "1 2 3 99999999999999999999"} {
+		context[keyLimits] = text
+		if back, err := ParsePublishContext(context); err == nil {
+			t.Errorf("%q is read as %+v", text, back.Limits)
+		}
+	}
+	delete(context, keyLimits)
+	if back, err := ParsePublishContext(context); err != nil || back.Limits != nil {
+		t.Errorf("without limits: %+v, %v", back.Limits, err)
+	}
+}
+
 func TestVolumeContexts(t *testing.T) {
 	for _, v := range []Volume{{}, {FilesystemUUIDs: []string{"a"}}, {FilesystemUUIDs: []string{"a", "b"}}, {NeverFormat: true}, {Encrypted: "uid"}, {[]string{"a"}, true, "uid"}} {
 		context := v.Context()

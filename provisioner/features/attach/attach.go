@@ -289,6 +289,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if found.Encryption != nil {
 		connection.Encryption = &wire.Encryption{LUKS: found.Encryption.LUKS, Cipher: found.Encryption.Cipher, KeyBits: found.Encryption.KeyBits}
 	}
+	if found.Limits != (mappers.Limits{}) {
+		connection.Limits = new(wire.Limits(found.Limits))
+	}
+	warn(e.Recorder, of.pv, found.Unenforced)
 	for _, path := range found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})
 	}
@@ -297,9 +301,20 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 
 // tell tells the owner of a claim why its pods do not start.
 func tell(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, refused *mappers.Refusal) {
+	tellOwner(recorder, pv, string(refused.Reason), refused.Message)
+}
+
+// warn tells the owner of a claim which limits of its volume do not hold.
+func warn(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, warnings []string) {
+	for _, warning := range warnings {
+		tellOwner(recorder, pv, "ConnectionWarning", warning)
+	}
+}
+
+func tellOwner(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, reason, message string) {
 	if claim := pv.Spec.ClaimRef; claim != nil {
 		recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			corev1.EventTypeWarning, string(refused.Reason), refused.Message)
+			corev1.EventTypeWarning, reason, message)
 	}
 }
 

@@ -317,6 +317,27 @@ func TestPublishHandsOutConnectionAndCredentials(t *testing.T) {
 	}
 }
 
+// TestPublishHandsOutLimits: what nodes hold travels, and the claim's owner is told of the
+// rest.
+func TestPublishHandsOutLimits(t *testing.T) {
+	pv := testPV()
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: "1"}
+	w := newWorld(t, pv, testSecret())
+	w.volumes.document = plain + `, "qos_specs": {"total_bytes_sec": "2097152", "read_iops_sec": 50, "read_iops_sec_max": 90}}`
+	got, err := w.publish(t)
+	must(t, err)
+	if want := (&wire.Limits{ReadBytes: 2097152, WriteBytes: 2097152, ReadOperations: 50}); !reflect.DeepEqual(got.Limits, want) {
+		t.Errorf("limits %+v, want %+v", got.Limits, want)
+	}
+	const want = `Warning ConnectionWarning a part of the volume type's front-end QoS ("read_iops_sec_max") is not enforced: nodes hold total_, read_ and write_ of bytes_sec and iops_sec, and no bursts`
+	if len(w.events.Events) != 1 {
+		t.Fatalf("%d events", len(w.events.Events))
+	}
+	if event := <-w.events.Events; !strings.HasPrefix(event, want) {
+		t.Errorf("got  %s\nwant %s", event, want)
+	}
+}
+
 func TestPublishRefuses(t *testing.T) {
 	changed := func(change func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		pv := testPV()

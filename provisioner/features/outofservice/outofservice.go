@@ -45,11 +45,6 @@ const (
 const (
 	// lookEvery is how often the cache of Nodes is looked through.
 	lookEvery = time.Second
-	// Settle is how long a node has been silent before anything is done about it. Kubelets
-	// say every 10 s that they live, and kube-controller-manager looks at all nodes every
-	// 5 s. So if the control plane hears none, the nodes fall silent one after another,
-	// within 15 s; then so many are silent that the trouble is another.
-	Settle = 16 * time.Second
 	// failsFor is how long attempts at a node fail before an event says so.
 	failsFor = time.Minute
 	// lookAgain is the time between two attempts at a node that is left alone, or that is
@@ -89,8 +84,6 @@ type Options struct {
 	// Share is the largest percentage of the nodes that may be out of service or not Ready
 	// for a node to be taken out of service.
 	Share int
-	// Settle is how long a node has been silent before; zero means Settle.
-	Settle time.Duration
 	// Pause is the time between two of them; zero means Pause.
 	Pause time.Duration
 
@@ -122,8 +115,6 @@ type Controller struct {
 
 // seen is a node that needs attention.
 type seen struct {
-	// since is when this term saw that the node is silent.
-	since time.Time
 	// next is when to attempt it again.
 	next time.Time
 	// reason is why it is left alone, and told what an event said of that.
@@ -140,9 +131,6 @@ type seen struct {
 func New(options Options) *Controller {
 	if options.Pause == 0 {
 		options.Pause = Pause
-	}
-	if options.Settle == 0 {
-		options.Settle = Settle
 	}
 	c := &Controller{Options: options, seen: map[string]*seen{}, started: time.Now()}
 	c.loop = worker.New(worker.Options[string]{
@@ -190,15 +178,6 @@ func (c *Controller) look(now time.Time) {
 		if of == nil {
 			of = &seen{}
 			c.seen[node.Name] = of
-		}
-		switch {
-		case !nodemark.IsSilent(node):
-			of.since = time.Time{}
-		case of.since.IsZero():
-			of.since, of.next = now, now
-			if _, begun := nodemark.Of(node); !begun {
-				of.next = now.Add(c.Settle)
-			}
 		}
 		if !now.Before(of.next) {
 			of.next = now.Add(lookAgain)

@@ -55,6 +55,9 @@ type cluster struct {
 	stuck string
 	// meanwhile runs when the first attachment ends.
 	meanwhile func()
+	// renewed has how long ago the kubelets of nodes have renewed their Leases. All others
+	// renew them unless Kubernetes hears nothing of them.
+	renewed map[string]time.Duration
 }
 
 func newCluster(t *testing.T, existing ...runtime.Object) *cluster {
@@ -66,6 +69,12 @@ func newCluster(t *testing.T, existing ...runtime.Object) *cluster {
 	c.client.PrependReactor("patch", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		c.note("patch " + action.(clienttesting.PatchAction).GetName())
 		return false, nil, nil
+	})
+	c.client.PrependReactor("list", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if action.GetNamespace() != corev1.NamespaceNodeLease {
+			return false, nil, nil
+		}
+		return true, c.kubelets(), nil
 	})
 	for _, object := range existing {
 		var err error
@@ -88,6 +97,24 @@ func (c *cluster) note(what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.done = append(c.done, what)
+}
+
+// kubelets returns the Leases of kubelets.
+func (c *cluster) kubelets() *coordinationv1.LeaseList {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list, seconds := &coordinationv1.LeaseList{}, int32(40)
+	for _, object := range c.nodes.List() {
+		node := object.(*corev1.Node)
+		age, set := c.renewed[node.Name]
+		if !set && nodemark.IsSilent(node) {
+			age = time.Minute
+		}
+		list.Items = append(list.Items, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Spec: coordinationv1.LeaseSpec{
+			LeaseDurationSeconds: &seconds, RenewTime: &metav1.MicroTime{Time: time.Now().Add(-age)},
+		}})
+	}
+	return list
 }
 
 // steps returns what happened so far.
@@ -291,11 +318,6 @@ func TestAttachmentsEndBeforeTheTaint(t *testing.T) {
 		c := newCluster(t, lost()...)
 		end := c.term(10)
 		defer end()
-		time.Sleep(Settle - time.Second)
-		synctest.Wait()
-		if got := c.state("n1"); got != "" || len(c.steps()) > 0 {
-			t.Errorf("a node that has just fallen silent is %q after %q", got, c.steps())
-		}
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
 		if got := c.state("n1"); got != "taken b1 tainted" {
@@ -394,7 +416,7 @@ func TestWhatKeepsANodeInService(t *testing.T) {
 		"a StatefulSet's pod without a volume":              {more: []runtime.Object{pod("p", "n1", "StatefulSet", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
 		"a pod of an unknown controller":                    {more: []runtime.Object{pod("p", "n1", "Cluster", nil, scratch)}, reason: Identity, why: "pod a/p must not run twice"},
 		"a volume of a pod that stays":                      {more: []runtime.Object{claim("more", "pv2"), pod("p", "n1", "DaemonSet", nil, ofClaim("more"))}, reason: Volume, why: "pod a/p stays on the node in spite of the taint, and would lose its claim more"},
-		"another node that is silent":                       {without: "n2", more: []runtime.Object{machine("n2", silent)}, reason: Share, why: "2 of 3 nodes are not Ready or out of service, more than the 1"},
+		"another node that is silent":                       {without: "n2", more: []runtime.Object{machine("n2", silent)}, reason: Share, why: "2 of 3 nodes are not Ready, have not renewed their Lease or are out of service, more than the 1"},
 		"another node that is not Ready":                    {without: "n2", more: []runtime.Object{machine("n2", condition(corev1.ConditionFalse))}, reason: Share, why: "2 of 3 nodes"},
 		"another node that a person tainted":                {without: "n3", more: []runtime.Object{machine("n3", silent, byAPerson), machine("n4")}},
 	} {
@@ -582,7 +604,7 @@ func TestOneNodeAMinute(t *testing.T) {
 		w.becomes("n3", silent)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if got := w.state("n3"); got != "" || !strings.Contains(w.said(), "3 of 23 nodes are not Ready or out of service, more than the 2") {
+		if got := w.state("n3"); got != "" || !strings.Contains(w.said(), "3 of 23 nodes are not Ready, have not renewed their Lease or are out of service, more than the 2") {
 			t.Errorf("the third is %q", got)
 		}
 	})
@@ -593,6 +615,7 @@ func TestOneNodeAMinute(t *testing.T) {
 func TestNodesThatFallSilentOneAfterAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newCluster(t, lost()...)
+		w.renewed = map[string]time.Duration{"n1": 50 * time.Second, "n2": 42 * time.Second, "n3": 40 * time.Second}
 		end := w.term(10)
 		defer end()
 		time.Sleep(15 * time.Second)
@@ -828,4 +851,80 @@ func TestMost(t *testing.T) {
 			t.Errorf("of %d nodes and %d %%: %d, want %d", c.nodes, c.percent, got, c.want)
 		}
 	}
+}
+
+// TestKubeletsLeasesShowWhoseTheTroubleIs: in an outage of the control plane, the first node
+// that is not Ready looks like a lost one for up to 15 s, but no kubelet renews its Lease.
+func TestKubeletsLeasesShowWhoseTheTroubleIs(t *testing.T) {
+	const old = 40 * time.Second
+	for name, c := range map[string]struct {
+		renewed map[string]time.Duration
+		// later holds from when the first volume is taken.
+		later map[string]time.Duration
+		state string
+		why   string
+	}{
+		"others renew":                   {state: "taken b1 tainted"},
+		"others renewed in time":         {renewed: map[string]time.Duration{"n2": 20 * time.Second, "n3": 19 * time.Second}, state: "taken b1 tainted"},
+		"clocks differ little":           {renewed: map[string]time.Duration{"n2": -5 * time.Second}, state: "taken b1 tainted"},
+		"no other renews":                {renewed: map[string]time.Duration{"n2": old, "n3": old}, why: "3 of 3 nodes are not Ready, have not renewed"},
+		"another does not renew":         {renewed: map[string]time.Duration{"n2": old}, why: "2 of 3 nodes"},
+		"this clock is late":             {renewed: map[string]time.Duration{"n2": -6 * time.Second}, why: "2 of 3 nodes"},
+		"the node itself renews":         {renewed: map[string]time.Duration{"n1": time.Second}, why: "it is kube-controller-manager that does not see it"},
+		"none renews after it has begun": {later: map[string]time.Duration{"n2": old, "n3": old}, state: "taking b1", why: "3 of 3 nodes"},
+		"it renews after it has begun":   {later: map[string]time.Duration{"n1": 0}, state: "taking b1", why: "it is kube-controller-manager"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				w := newCluster(t, lost()...)
+				w.renewed = c.renewed
+				if c.later != nil {
+					w.meanwhile = func() {
+						w.mu.Lock()
+						defer w.mu.Unlock()
+						w.renewed = c.later
+					}
+				}
+				end := w.term(10)
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				if got := w.state("n1"); got != c.state && !strings.HasPrefix(got, c.state+" ") || c.state == "" && got != "" {
+					t.Errorf("the node is %q, want %q", got, c.state)
+				}
+				if said := w.said(); !strings.Contains(said, c.why) || strings.Contains(said, ReasonNotTaken) != (c.why != "") {
+					t.Errorf("the events are %q, want %q", said, c.why)
+				}
+				// It goes on when all is well.
+				w.mu.Lock()
+				w.renewed = nil
+				w.mu.Unlock()
+				time.Sleep(4 * time.Second)
+				synctest.Wait()
+				if got := w.state("n1"); got != "taken b1 tainted" {
+					t.Errorf("at last, the node is %q", got)
+				}
+				end()
+			})
+		})
+	}
+}
+
+// TestTheLeasesOfKubeletsMustBeKnown: without them, nothing is taken.
+func TestTheLeasesOfKubeletsMustBeKnown(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		c := newCluster(t, lost()...)
+		c.client.PrependReactor("list", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			return action.GetNamespace() == corev1.NamespaceNodeLease, nil, errors.New("forbidden")
+		})
+		end := c.term(100)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		end()
+		if got := c.state("n1"); got != "" || len(c.steps()) > 0 {
+			t.Errorf("the node is %q after %q", got, c.steps())
+		}
+		if said := c.said(); !strings.Contains(said, "as the log of the program says") {
+			t.Errorf("the events are %q", said)
+		}
+	})
 }

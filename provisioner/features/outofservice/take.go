@@ -69,8 +69,8 @@ func (c *Controller) takeOut(ctx context.Context, node *corev1.Node, mark nodema
 	if node.Status.NodeInfo.BootID == "" || len(node.Status.NodeInfo.BootID) > 64 || len(strings.Fields(node.Status.NodeInfo.BootID)) != 1 {
 		return refuse(Unreported, "its kubelet has reported no boot ID, by which a reboot could be told"), nil
 	}
-	if refusal := c.tooMany(node); refusal != nil {
-		return refusal, nil
+	if refusal, err := c.tooMany(ctx, node); refusal != nil || err != nil {
+		return refusal, err
 	}
 	if !marked {
 		if wait := c.pauseFor(node.Name, true); wait > 0 {
@@ -177,8 +177,8 @@ func (c *Controller) taint(ctx context.Context, name string, mark nodemark.Mark,
 		c.soon(name, 0)
 		return nil, nil
 	}
-	if refusal := c.tooMany(node); refusal != nil {
-		return refusal, nil
+	if refusal, err := c.tooMany(ctx, node); refusal != nil || err != nil {
+		return refusal, err
 	}
 	// Several may have waited for Cinder.
 	if wait := c.pauseFor(name, false); wait > 0 {
@@ -289,53 +289,6 @@ func (c *Controller) change(ctx context.Context, node *corev1.Node, change func(
 		return nil, fmt.Errorf("cannot change Node %s: %w", node.Name, err)
 	}
 	return changed, nil
-}
-
-// isCrowded returns what tooMany says of a node by the cache alone, if nothing was done about
-// the node yet: in an outage of the control plane there may be thousands.
-func (c *Controller) isCrowded(name string) *Refusal {
-	object, exists, err := c.Nodes.GetByKey(name)
-	node, ok := object.(*corev1.Node)
-	if err != nil || !exists || !ok || !nodemark.IsSilent(node) || hasTaint(node) {
-		return nil
-	}
-	if _, marked := nodemark.Of(node); marked {
-		return nil
-	}
-	return c.tooMany(node)
-}
-
-// tooMany returns why a node is left alone because of the others. Nodes that a person
-// declared off do not count.
-func (c *Controller) tooMany(node *corev1.Node) *Refusal {
-	if !c.NodesKnown() {
-		return refuse(Share, "the Nodes are not read yet")
-	}
-	total, out := 0, 0
-	for _, object := range c.Nodes.List() {
-		other, ok := object.(*corev1.Node)
-		if !ok || staged.IsOff(other) {
-			continue
-		}
-		total++
-		if other.Name == node.Name || nodemark.HasTaint(other) || !nodemark.IsReady(other) {
-			out++
-		}
-	}
-	if most := Most(total, c.Share); out > most {
-		return refuse(Share, "%d of %d nodes are not Ready or out of service, more than the %d that --taint-lost-nodes-share=%d allows, so the trouble may be the control plane's", out, total, most, c.Share)
-	}
-	return nil
-}
-
-// Most returns how many of so many nodes may be out of service by a percentage: at least
-// one of three or more.
-func Most(nodes, percent int) int {
-	most := nodes * percent / 100
-	if most == 0 && nodes >= 3 {
-		return 1
-	}
-	return most
 }
 
 // pauseFor returns how long to wait after other nodes were taken out of service, or begun

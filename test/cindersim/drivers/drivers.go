@@ -36,6 +36,8 @@ type VolumeType struct {
 	RequiresInitiator bool
 	// Encryption makes its volumes encrypted.
 	Encryption *Encryption
+	// QoS are its front-end QoS specs, without those per GiB.
+	QoS map[string]string
 	// Connection builds the driver's connection document. Nil means that of
 	// ISCSIConnection("127.0.0.1:3260").
 	Connection ConnectionFunc

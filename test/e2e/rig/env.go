@@ -89,11 +89,15 @@ type VolumeTypes struct {
 	// LUKS is like ISCSI, and LUKS2 like ISCSIMultipath; volumes of them are encrypted
 	// with the rig's FixedKey.
 	LUKS, LUKS2 string
+	// Limited is like ISCSI, and has front-end QoS: 2 MiB and 50 requests a second.
+	Limited string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
 	RBD string
 	// RBDKeyring is of the same cluster, and connections to its volumes hold the
 	// key of their user.
 	RBDKeyring string
+	// RBDLUKS is like RBD, with volumes encrypted by the node.
+	RBDLUKS string
 }
 
 // EnvFile returns the path of the file that a start of the rig leaves for
@@ -181,8 +185,10 @@ func Load(path string) (Env, error) {
 			Fail:           get("RIG_TYPE_FAIL"),
 			LUKS:           get("RIG_TYPE_LUKS"),
 			LUKS2:          get("RIG_TYPE_LUKS2"),
+			Limited:        get("RIG_TYPE_LIMITED"),
 			RBD:            values["RIG_TYPE_RBD"],
 			RBDKeyring:     values["RIG_TYPE_RBD_KEYRING"],
+			RBDLUKS:        values["RIG_TYPE_RBD_LUKS"],
 		},
 		CephConfig:  values["RIG_CEPH_CONF"],
 		CephKeyring: values["RIG_CEPH_KEYRING"],

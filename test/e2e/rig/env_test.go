@@ -41,6 +41,7 @@ RIG_TYPE_SHARED=shared
 RIG_TYPE_FAIL=fail
 RIG_TYPE_LUKS=luks
 RIG_TYPE_LUKS2=luks2
+RIG_TYPE_LIMITED=limited
 RIG_FIXED_KEY=00ff
 RIG_PORTAL=127.0.0.1:3260
 RIG_PORTAL_SECOND=127.0.0.2:3260
@@ -68,7 +69,7 @@ func TestLoadReadsEveryValue(t *testing.T) {
 	if want := (Noauth{"http://127.0.0.1:8776/v3", "admin", "0123456789abcdef0123456789abcdef"}); env.Noauth != want {
 		t.Errorf("Noauth is %+v, want %+v", env.Noauth, want)
 	}
-	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail", LUKS: "luks", LUKS2: "luks2"}); env.Types != want {
+	if want := (VolumeTypes{ISCSI: "iscsi", ISCSIMultipath: "iscsi-mp", Units: "units", UnitsMasked: "units-masked", Shared: "shared", Fail: "fail", LUKS: "luks", LUKS2: "luks2", Limited: "limited"}); env.Types != want {
 		t.Errorf("Types is %+v, want %+v", env.Types, want)
 	}
 	if got := strings.Join(env.Portals, " "); got != "127.0.0.1:3260 127.0.0.2:3260" {
@@ -82,6 +83,7 @@ func TestLoadReadsEveryValue(t *testing.T) {
 func TestLoadReadsWhereCephIs(t *testing.T) {
 	env, err := Load(writeEnv(t, completeEnv+`RIG_TYPE_RBD=rbd
 RIG_TYPE_RBD_KEYRING=rbd-keyring
+RIG_TYPE_RBD_LUKS=rbd-luks
 RIG_CEPH_CONF=/state/etc/ceph.conf
 RIG_CEPH_KEYRING=/state/keyring
 RIG_CEPH_MONITOR=127.0.0.1:6789
@@ -89,7 +91,7 @@ RIG_CEPH_MONITOR=127.0.0.1:6789
 	if err != nil {
 		t.Fatal(err)
 	}
-	if env.Types.RBD != "rbd" || env.Types.RBDKeyring != "rbd-keyring" {
+	if env.Types.RBD != "rbd" || env.Types.RBDKeyring != "rbd-keyring" || env.Types.RBDLUKS != "rbd-luks" {
 		t.Errorf("Types is %+v", env.Types)
 	}
 	if env.CephConfig != "/state/etc/ceph.conf" || env.CephKeyring != "/state/keyring" || env.CephMonitor != "127.0.0.1:6789" {

@@ -30,8 +30,8 @@ CREDENTIAL_NAME = 'standalone-cinder-e2e'
 # Volume type: the state in which a new volume of it has to end.
 TYPES = {'iscsi': 'available', 'iscsi-mp': 'available', 'units': 'available',
          'units-masked': 'available', 'shared': 'available',
-         'other': 'available', 'luks': 'available', 'luks2': 'available',
-         'fail': 'error'}
+         'other': 'available', 'limited': 'available', 'luks': 'available',
+         'luks2': 'available', 'fail': 'error'}
 # Backends that are chosen by availability zone, and have a type of another.
 ZONES = ('zone-b', 'zone-full')
 # The backend and further extra specs of types that are not called after their
@@ -40,11 +40,15 @@ EXTRA_SPECS = {
     'shared': {'volume_backend_name': 'iscsi', 'multiattach': '<is> True'},
     # Like iscsi in all but the name, so that Cinder changes one into the other.
     'other': {'volume_backend_name': 'iscsi'},
+    'limited': {'volume_backend_name': 'iscsi'},
     'luks': {'volume_backend_name': 'iscsi'},
     'luks2': {'volume_backend_name': 'iscsi-mp'},
+    'rbd-luks': {'volume_backend_name': 'rbd'},
 }
-# Types that are called after the provider of their encryption.
-ENCRYPTED = ('luks', 'luks2')
+# The providers of encryption.
+ENCRYPTED = {'luks': 'luks', 'luks2': 'luks2', 'rbd-luks': 'luks'}
+# Front-end QoS, which the nodes hold.
+LIMITS = {'limited': {'total_bytes_sec': '2097152', 'total_iops_sec': '50'}}
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
@@ -188,15 +192,21 @@ def set_up_storage():
                 'extra_specs': extra_specs(name)}})['volume_type']
             if name in ENCRYPTED:
                 cinder.post('/types/%s/encryption' % kind['id'], {'encryption': {
-                    'provider': name, 'cipher': 'aes-xts-plain64',
+                    'provider': ENCRYPTED[name], 'cipher': 'aes-xts-plain64',
                     'key_size': 256, 'control_location': 'front-end'}})
+            if name in LIMITS:
+                specs = cinder.post('/qos-specs', {'qos_specs': dict(
+                    LIMITS[name], name=name, consumer='front-end')})
+                cinder.call('GET', '/qos-specs/%s/associate?vol_type_id=%s' % (
+                    specs['qos_specs']['id'], kind['id']))
     wait_for_pools(cinder)
 
 
 def volume_types():
     types = dict(TYPES)
     if os.environ.get('RIG_CEPH') == '1':
-        types['rbd'] = types['rbd-keyring'] = 'available'
+        types.update(dict.fromkeys(('rbd', 'rbd-keyring', 'rbd-luks'),
+                                   'available'))
     return types
 
 
@@ -357,6 +367,7 @@ def write_files():
         'RIG_TYPE_UNITS_MASKED': 'units-masked',
         'RIG_TYPE_SHARED': 'shared',
         'RIG_TYPE_FAIL': 'fail',
+        'RIG_TYPE_LIMITED': 'limited',
         'RIG_TYPE_LUKS': 'luks',
         'RIG_TYPE_LUKS2': 'luks2',
         'RIG_FIXED_KEY': setting('FIXED_KEY'),
@@ -375,6 +386,7 @@ def write_files():
         'CONTRACT_TYPE_OTHER': 'other',
         'CONTRACT_TYPE_FAIL': 'fail',
         'CONTRACT_TYPE_LUKS': 'luks',
+        'CONTRACT_TYPE_LIMITED': 'limited',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,
     })
@@ -386,6 +398,7 @@ def write_files():
     if 'rbd' in volume_types():
         values['RIG_TYPE_RBD'] = values['CONTRACT_TYPE_RBD'] = 'rbd'
         values['RIG_TYPE_RBD_KEYRING'] = 'rbd-keyring'
+        values['RIG_TYPE_RBD_LUKS'] = 'rbd-luks'
         values['RIG_CEPH_CONF'] = os.path.join(state, 'etc', 'ceph.conf')
         values['RIG_CEPH_KEYRING'] = os.path.join(
             state, 'data', 'ceph', 'cinder.keyring')

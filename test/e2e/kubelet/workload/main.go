@@ -1,7 +1,8 @@
 // Command workload is what the pods of the tests run. It writes numbered records
 // with checksums to a volume, each flushed before the next, after it has verified all
 // that are there, and reports how far it is and how large the volume is. It keeps a text
-// there, too, if it is given one, and reports the text that is there.
+// there, too, if it is given one, and reports the text that is there. It also measures how
+// fast a volume is without caches.
 package main
 
 import (
@@ -44,8 +45,18 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		return write(ctx, arguments[1])
+	case len(arguments) == 3 && arguments[0] == "measure":
+		length, err := time.ParseDuration(arguments[2])
+		if err != nil {
+			return err
+		}
+		if err := measure(arguments[1], length); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
 	}
-	return errors.New("usage: workload pause | workload write DIRECTORY-OR-DEVICE | workload write DIRECTORY TEXT")
+	return errors.New("usage: workload pause | workload measure DIRECTORY DURATION | workload write DIRECTORY-OR-DEVICE | workload write DIRECTORY TEXT")
 }
 
 const (
