@@ -68,6 +68,41 @@ func TestCopiesAreOpenedWithTheKeyOfTheirSource(t *testing.T) {
 	}
 }
 
+// TestCopiesHaveAllRecordsOfTheirSource: a source that gets a new key has several, and any of
+// them may be the one that opens the content of the copy.
+func TestCopiesHaveAllRecordsOfTheirSource(t *testing.T) {
+	for _, records := range []stamps.KeyRecords{
+		{Main: "1 keys/2026-11 o BwcH", Next: "1 keys/2026-12 o BwcI", Since: "2026-11-29T12:00:00Z"},
+		{Main: "1 keys/2026-12 o BwcI", Former: "1 keys/2026-11 o BwcH", Since: "2026-11-29T13:00:00Z"},
+		{Main: "unreadable", Next: "as well", Former: "and this"},
+	} {
+		memory := newCSICinder()
+		l := memory.term(t)
+		v := marked(csiVolume(2, cinder.StatusInUse))
+		for key, value := range (stamps.KeyRecords{}).Changes(records) {
+			v.Metadata[key] = value
+		}
+		volume := csiTarget(2, memory.add(v))
+		wanted := snapshotSpec(1, volume.VolumeID)
+		wanted.Source, wanted.CSI = volume, true
+		s, err := l.Snapshots().TakeSnapshot(t.Context(), wanted)
+		success(t, err)
+		equal(t, stamps.KeyRecordsOf(s.Metadata), records)
+		cloning := csiSpec(3)
+		cloning.Source, cloning.NewKey = Source{Volume: &volume}, neverMade(t)
+		cloned, err := l.Connect(t.Context(), cloning)
+		success(t, err)
+		equal(t, stamps.KeyRecordsOf(cloned.Volume.Metadata), records)
+		// The source goes on; the snapshot does not.
+		memory.volumes[volume.VolumeID].Metadata[stamps.KeyEncryptionNext] = ""
+		restoring := csiSpec(1)
+		restoring.Source, restoring.NewKey = Source{Snapshot: &SnapshotTarget{SnapshotID: s.ID, Stamp: wanted.Stamp, Place: memoryPlace}}, neverMade(t)
+		restored, err := l.Connect(t.Context(), restoring)
+		success(t, err)
+		equal(t, stamps.KeyRecordsOf(restored.Volume.Metadata), records)
+	}
+}
+
 func neverMade(t *testing.T) func(context.Context) (stamps.EncryptionRecord, error) {
 	return func(context.Context) (stamps.EncryptionRecord, error) {
 		t.Error("a key is made for a volume that has one, or needs none")

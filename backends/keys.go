@@ -26,7 +26,8 @@ type RecordedKey struct {
 type KeyedVolume struct {
 	RecordedKey
 	Volume cinder.Volume
-	// IsBeingCopied means that Cinder shows a copy of it that is not complete yet.
+	// IsBeingCopied means that Cinder shows a copy of it that is not complete yet, or makes a
+	// backup of it, which gets its metadata when it ends.
 	IsBeingCopied bool
 }
 
@@ -55,7 +56,7 @@ func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
 	var found []KeyedVolume
 	for _, v := range volumes {
 		if _, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
-			found = append(found, KeyedVolume{RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)}, v, copied[v.ID]})
+			found = append(found, KeyedVolume{RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)}, v, copied[v.ID] || v.Status == cinder.StatusBackingUp})
 		}
 	}
 	return found, nil

@@ -121,3 +121,96 @@ func TestRecordsOfKeysAreReplacedOnlyOnMarkedSnapshots(t *testing.T) {
 		})
 	}
 }
+
+// TestAllRecordsOfAKeyAreReplacedAtOnce: in one request, which has what changes and no more.
+// An empty value takes the place of a record that there is no longer.
+func TestAllRecordsOfAKeyAreReplacedAtOnce(t *testing.T) {
+	none, begun := main("old"), stamps.KeyRecords{Main: "old", Next: "new", Since: "1"}
+	switched := stamps.KeyRecords{Main: "new", Former: "old", Since: "2"}
+	for name, test := range map[string]struct {
+		from, to stamps.KeyRecords
+		killed   bool // the answer is lost
+	}{
+		"begun":             {none, begun, false},
+		"begun, killed":     {none, begun, true},
+		"switched":          {begun, switched, false},
+		"switched, killed":  {begun, switched, true},
+		"ended":             {switched, main("new"), false},
+		"ended, killed":     {switched, main("new"), true},
+		"rewrapped as well": {begun, stamps.KeyRecords{Main: "old'", Next: "new'", Since: "1"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newCSICinder()
+			v := marked(csiVolume(1, cinder.StatusInUse))
+			for key, value := range (stamps.KeyRecords{}).Changes(test.from) {
+				v.Metadata[key] = value
+			}
+			id := memory.add(v)
+			kept := len(v.Metadata)
+			of := RecordedKey{ID: id, KeyRecords: test.from}
+			if test.killed {
+				memory.fault = failOnce("metadata.update", lost)
+			}
+			before := len(memory.changes())
+			if err := (Keys{memory.term(t)}).Replace(t.Context(), of, test.to); err != nil && !test.killed {
+				t.Error(err)
+			}
+			equal(t, stamps.KeyRecordsOf(memory.volumes[id].Metadata), test.to)
+			changes := len(memory.changes())
+			equal(t, changes > before && (test.killed || changes == before+1), true)
+			// Another run, with what it listed before, has nothing left to do.
+			success(t, Keys{memory.term(t)}.Replace(t.Context(), of, test.to))
+			equal(t, len(memory.changes()), changes)
+			equal(t, len(memory.volumes[id].Metadata) >= kept, true)
+			// Whoever has listed another step of it changes nothing.
+			for _, other := range []stamps.KeyRecords{none, begun, switched} {
+				if other != test.to && other != test.from {
+					equal(t, cinder.KindOf(Keys{memory.term(t)}.Replace(t.Context(), RecordedKey{ID: id, KeyRecords: other}, main("else"))), cinder.KindConflict)
+				}
+			}
+			equal(t, stamps.KeyRecordsOf(memory.volumes[id].Metadata), test.to)
+		})
+	}
+}
+
+// TestVolumesThatAreBeingCopied keep what opens them: a copy has the records of when it was
+// begun, or, of a backup, those of when it ends, with the content of before.
+func TestVolumesThatAreBeingCopied(t *testing.T) {
+	for name, test := range map[string]struct {
+		status   cinder.Status
+		copied   cinder.Status // of a clone
+		snapshot cinder.Status
+		want     bool
+	}{
+		"alone":                  {cinder.StatusInUse, "", "", false},
+		"a clone is made":        {cinder.StatusInUse, cinder.StatusCreating, "", true},
+		"a clone that is ready":  {cinder.StatusInUse, cinder.StatusAvailable, "", false},
+		"a snapshot is taken":    {cinder.StatusInUse, "", cinder.StatusCreating, true},
+		"a snapshot that is one": {cinder.StatusInUse, "", cinder.StatusAvailable, false},
+		"a backup is made":       {"backing-up", "", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newCSICinder()
+			v := marked(csiVolume(1, test.status))
+			v.Metadata[stamps.KeyEncryption], v.Metadata[stamps.KeyEncryptionNext] = "old", "new"
+			id := memory.add(v)
+			memory.volumes[id].left = 100
+			if test.copied != "" {
+				another := csiVolume(2, test.copied)
+				another.SourceVolumeID = id
+				memory.volumes[memory.add(another)].left = 100
+			}
+			if test.snapshot != "" {
+				memory.snapshots[memory.addSnapshot(1, id, test.snapshot)].left = 100
+			}
+			foreign := marked(csiVolume(3, test.status))
+			foreign.Metadata[stamps.KeyEncryption], foreign.Metadata[stamps.KeyCluster] = "old", "another"
+			memory.add(foreign)
+			found, err := Keys{memory.term(t)}.Volumes(t.Context())
+			success(t, err)
+			equal(t, len(found), 1)
+			equal(t, found[0].RecordedKey, RecordedKey{ID: id, KeyRecords: stamps.KeyRecords{Main: "old", Next: "new"}})
+			equal(t, found[0].IsBeingCopied, test.want)
+		})
+	}
+}

@@ -81,6 +81,7 @@ const (
 	StatusRetyping       Status = "retyping"
 	StatusMaintenance    Status = "maintenance"
 	StatusRestoring      Status = "restoring-backup"
+	StatusBackingUp      Status = "backing-up"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
 	// status or is otherwise odd. Cinder has no such status.
 	StatusUnreadable Status = "unreadable"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestEncryptionRecords(t *testing.T) {
@@ -62,4 +63,55 @@ func FuzzEncryptionRecord(f *testing.F) {
 			t.Errorf("%q is %q", text, r)
 		}
 	})
+}
+
+// TestRecordsSettle an hour after they were written. A time that cannot be read, or has not
+// come yet, counts from now on.
+func TestRecordsSettle(t *testing.T) {
+	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
+	for since, settlesIn := range map[string]time.Duration{
+		"2026-11-29T12:00:00Z":      time.Hour,
+		"2026-11-29T11:00:01Z":      time.Second,
+		"2026-11-29T11:00:00Z":      0,
+		"2026-11-28T00:00:00Z":      -35 * time.Hour,
+		"2026-11-29T12:30:00+01:00": 30 * time.Minute,
+		"2026-11-29T12:00:01Z":      time.Hour,
+		"9999-12-31T23:59:59Z":      time.Hour,
+		"":                          time.Hour,
+		"yesterday":                 time.Hour,
+		"1764417600":                time.Hour,
+	} {
+		at, settled := KeyRecords{Main: "a", Next: "b", Since: since}.Settled(now)
+		if !at.Equal(now.Add(settlesIn)) || settled != (settlesIn <= 0) {
+			t.Errorf("%q settles at %s, settled: %t", since, at, settled)
+		}
+	}
+}
+
+// TestChangesOfRecords: what changes, and nothing else, since another key may be written by
+// somebody else; and they make the one out of the other.
+func TestChangesOfRecords(t *testing.T) {
+	all := []KeyRecords{{}, {Main: "a"}, {Main: "a", Next: "b", Since: "1"}, {Main: "b", Former: "a", Since: "2"}, {Main: "b"}, {Main: "a", Next: "b", Former: "c"}}
+	for _, from := range all {
+		for _, to := range all {
+			metadata := map[string]string{"another": "kept", KeyEncryption: from.Main, KeyEncryptionNext: from.Next, KeyEncryptionFormer: from.Former, KeyEncryptionSince: from.Since}
+			for key, value := range from.Changes(to) {
+				if metadata[key] == value {
+					t.Errorf("%v to %v writes %s again", from, to, key)
+				}
+				metadata[key] = value
+			}
+			if got := KeyRecordsOf(metadata); got != to || metadata["another"] != "kept" {
+				t.Errorf("%v to %v becomes %v", from, to, metadata)
+			}
+			copied := map[string]string{}
+			InheritEncryption(copied, metadata)
+			if KeyRecordsOf(copied) != to || copied["another"] != "" {
+				t.Errorf("a copy of %v has %v", metadata, copied)
+			}
+		}
+		if n := len(from.All()); from.IsChanging() != (n > 1) {
+			t.Errorf("%v has %d records", from, n)
+		}
+	}
 }

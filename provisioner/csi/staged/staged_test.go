@@ -70,6 +70,26 @@ func TestForgedReportsAreBounded(t *testing.T) {
 	if got := Of(lease).Mounts; len(got) != maxVolumes || got[0] != "iscsi/t-lun-1" {
 		t.Errorf("%d mounts, first %q", len(got), got[0])
 	}
+	names := strings.Repeat("a", maxNames)
+	for text, want := range map[string]int{
+		"gold/v1=a,!b":                    2,
+		"gold/v1=" + names:                1,
+		"gold/v1=" + names + "a":          0,
+		"gold/v3=a":                       0, // it does not report that it has it
+		"gold/v1":                         1, // which is no name
+		"gold/v1=":                        1,
+		"=a":                              0,
+		"==== , ! =,=":                    0,
+		"gold/v1=a=b":                     1,
+		strings.Repeat(" gold/v1=a", 1e4): 1,
+		strings.Repeat("x", 1e5):          0,
+		"gold/v3=a gold/v1=a\tgold/v2=b":  1,
+	} {
+		lease.Annotations[AnnotationPassphrases] = text
+		if got := Of(lease).Passphrases; len(got["gold/v1"]) != want || len(got) > 2 || got["gold/v3"] != nil || slices.Contains(got["gold/v1"], "b") {
+			t.Errorf("%.40q is read as %.200q", text, got)
+		}
+	}
 	lease.Annotations, lease.Spec.HolderIdentity, lease.Spec.RenewTime = nil, nil, nil
 	if got := Of(lease); got.Volumes != nil || got.Boot != "" {
 		t.Errorf("%+v", got)

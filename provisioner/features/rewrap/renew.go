@@ -255,6 +255,10 @@ func (r *renewal) proven(ctx context.Context, handle string, v backends.KeyedVol
 		if wire.NodeKey(record.Node) != key {
 			return nil, "its record of node " + record.Node + " does not tell which node it is", nil
 		}
+		// It changes no header, and its word must not destroy what it cannot.
+		if record.ReadOnly {
+			return nil, "node " + record.Node + " may only read it", nil
+		}
 		node, err := r.Keeper.Client.CoreV1().Nodes().Get(ctx, record.Node, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil, "node " + record.Node + ", which had it, does not exist", nil

@@ -318,6 +318,10 @@ func TestWhatProvesNothing(t *testing.T) {
 		"two nodes": {func(_ *testing.T, w *world, _ []string) {
 			w.volumes[firstVolume].Metadata[stamps.NodeRecordPrefix+"x"] = "a node-2"
 		}, "2 nodes have it", ""},
+		// It says what is not true, for all the leader knows, and could not destroy the volume.
+		"a node that may only read it": {func(_ *testing.T, w *world, _ []string) {
+			w.volumes[firstVolume].Metadata[stamps.NodeRecordPrefix+wire.NodeKey("node-1")] = stamps.NodeRecord{AttachmentID: "attachment-1", Node: "node-1", ReadOnly: true}.String()
+		}, "may only read it", ""},
 		"another node's report": {func(_ *testing.T, w *world, _ []string) {
 			w.volumes[firstVolume].Metadata[stamps.NodeRecordPrefix+wire.NodeKey("node-1")] = ""
 			w.volumes[firstVolume].Metadata[stamps.NodeRecordPrefix+wire.NodeKey("node-2")] = "a node-2"
@@ -404,6 +408,121 @@ func TestWhichVolumesGetNewKeys(t *testing.T) {
 	of.To.Entry = "c"
 	if _, err := w.rewrapper().Renew(t.Context(), of, true); err == nil || !strings.Contains(err.Error(), "Secret own/keys has no entry c") {
 		t.Errorf("without the entry: %v", err)
+	}
+}
+
+// moment is what a volume has at Cinder, and what opens its header.
+type moment struct {
+	at      time.Time
+	records map[string]string
+	header  csinode.LUKS
+}
+
+// renewed gives a volume in use a new key as fast as the program lets it, and returns every
+// moment of it.
+func renewed(t *testing.T) []moment {
+	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
+	w.add(firstVolume, map[string]string{stamps.KeyEncryption: made(t, "a", first)}, &csinode.Volume{Bytes: 1 << 30})
+	w.attach(firstVolume)
+	w.must(w.stage(firstVolume, false))
+	w.report()
+	var moments []moment
+	note := func() {
+		moments = append(moments, moment{w.now, maps.Clone(w.volumes[firstVolume].Metadata), *w.content(firstVolume).LUKS})
+	}
+	// Before it begins, and after it has ended, nothing changes for as long as a copy takes.
+	const tick, longest = 5 * time.Minute, 3 * time.Hour
+	for ; moments == nil || w.now.Sub(moments[0].at) < longest; w.now = w.now.Add(tick) {
+		note()
+	}
+	for left := longest; left > 0; w.now = w.now.Add(tick) {
+		_, err := w.renew(true)
+		w.must(err)
+		note()
+		w.attach(firstVolume)
+		w.must(w.stage(firstVolume, false))
+		w.report()
+		note()
+		if records := stamps.KeyRecordsOf(w.volumes[firstVolume].Metadata); !records.IsChanging() && len(w.said) > 0 {
+			left -= tick
+		}
+		if w.now.Sub(moments[0].at) > 12*time.Hour {
+			t.Fatalf("it does not end: %q", w.said)
+		}
+	}
+	return moments
+}
+
+// TestCopiesTakenAtAnyTimeOfANewKeyOpen: a clone, a snapshot, or what is restored from one,
+// has the records of when it was begun, and the header of when its content was taken. For an
+// hour, the first record opens it, which is the only one that earlier releases know, and for
+// almost two, one of them does. Each of them loses the other keys in the end.
+func TestCopiesTakenAtAnyTimeOfANewKeyOpen(t *testing.T) {
+	moments := renewed(t)
+	inherit := func(source map[string]string) map[string]string {
+		records := map[string]string{}
+		stamps.InheritEncryption(records, source)
+		return records
+	}
+	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
+	names := map[string]string{}
+	passphrases := func(records map[string]string, at time.Time) []string {
+		keeper := w.keeper()
+		keeper.Now = func() time.Time { return at }
+		key := fmt.Sprint(records, at)
+		if _, known := names[key]; !known {
+			opened, err := keeper.Open(t.Context(), secondVolume, "uid", records)
+			w.must(errors.Join(err, opened.Unusable))
+			names[key] = strings.Join(passphrasesOf(opened).Passphrases(), " ")
+		}
+		return strings.Fields(names[key])
+	}
+	type kind struct {
+		records stamps.KeyRecords
+		header  csinode.LUKS
+	}
+	kinds := map[kind]map[string]string{}
+	for n, begun := range moments {
+		for _, taken := range moments[n:] {
+			takes := taken.at.Sub(begun.at)
+			if takes >= 2*stamps.Settling {
+				break
+			}
+			for name, copied := range map[string]map[string]string{"clone or snapshot": inherit(begun.records), "restored snapshot": inherit(inherit(begun.records))} {
+				opens := passphrases(copied, taken.at)
+				i := slices.IndexFunc(opens, func(p string) bool { return len(taken.header.Opens(p)) > 0 })
+				if i < 0 || i > 0 && takes < stamps.Settling {
+					t.Fatalf("%s, begun at %s, content taken after %s: the header is opened by number %d of %d passphrases", name, begun.at.Format(time.TimeOnly), takes, i, len(opens))
+				}
+				kinds[kind{stamps.KeyRecordsOf(copied), taken.header}] = copied
+			}
+		}
+	}
+	ids := "12345679abcdef"
+	if len(kinds) < 6 || len(kinds) > len(ids) {
+		t.Fatalf("there are %d kinds of copies", len(kinds))
+	}
+	for of, records := range kinds {
+		id := ids[:1] + firstVolume[1:]
+		ids = ids[1:]
+		header := of.header
+		w.add(id, records, &csinode.Volume{Bytes: 1 << 30, LUKS: &header, Filesystem: "ext4", UUID: firstVolume, FilesystemBytes: 1 << 29})
+	}
+	w.now = moments[len(moments)-1].at
+	for range 7 {
+		for id := range w.volumes {
+			w.attach(id)
+			w.must(w.stage(id, false))
+		}
+		w.report()
+		_, err := w.rewrapper().Renew(t.Context(), Renewal{From: Entry{"keys", "none"}, To: Entry{"keys", "b"}}, true)
+		w.must(err)
+		w.now = w.now.Add(2 * time.Hour)
+	}
+	for id, v := range w.volumes {
+		if stamps.KeyRecordsOf(v.Metadata).IsChanging() || !slices.Equal(w.opens(id), []bool{true}) {
+			t.Errorf("in the end, a copy has %d records, which open it: %v", len(stamps.KeyRecordsOf(v.Metadata).All()), w.opens(id))
+		}
 	}
 }
 
