@@ -485,13 +485,13 @@ func TestCopiesTakenAtAnyTimeOfANewKeyOpen(t *testing.T) {
 	for n, begun := range moments {
 		for _, taken := range moments[n:] {
 			takes := taken.at.Sub(begun.at)
-			if takes >= 2*stamps.Settling {
+			if takes >= 2*time.Hour {
 				break
 			}
 			for name, copied := range map[string]map[string]string{"clone or snapshot": inherit(begun.records), "restored snapshot": inherit(inherit(begun.records))} {
 				opens := passphrases(copied, taken.at)
 				i := slices.IndexFunc(opens, func(p string) bool { return len(taken.header.Opens(p)) > 0 })
-				if i < 0 || i > 0 && takes < stamps.Settling {
+				if i < 0 || i > 0 && takes < time.Hour {
 					t.Fatalf("%s, begun at %s, content taken after %s: the header is opened by number %d of %d passphrases", name, begun.at.Format(time.TimeOnly), takes, i, len(opens))
 				}
 				kinds[kind{stamps.KeyRecordsOf(copied), taken.header}] = copied
