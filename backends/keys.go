@@ -14,12 +14,51 @@ import (
 // see stamps.KeyEncryption.
 type Keys struct{ *Lifecycle }
 
-// RecordedKey is the record of the key of a volume or a snapshot.
+// RecordedKey has the records of the keys of a volume or a snapshot.
 type RecordedKey struct {
 	ID         string
 	IsSnapshot bool
-	// Text is what the metadata says, whether or not it can be read.
-	Text string
+	// KeyRecords are what the metadata says, whether or not it can be read.
+	stamps.KeyRecords
+}
+
+// KeyedVolume is a volume with a record of its key.
+type KeyedVolume struct {
+	RecordedKey
+	Volume cinder.Volume
+	// IsBeingCopied means that Cinder shows a copy of it that is not complete yet.
+	IsBeingCopied bool
+}
+
+// Volumes lists the cluster's volumes with records.
+func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
+	at := k.current()
+	volumes, err := at.inventory.All(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	snapshots, err := at.snapshots.taken.inventory.All(ctx, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	copied := map[string]bool{}
+	for _, v := range volumes {
+		if v.Status == cinder.StatusCreating {
+			copied[v.SourceVolumeID] = true
+		}
+	}
+	for _, s := range snapshots {
+		if s.Status == cinder.StatusCreating {
+			copied[s.VolumeID] = true
+		}
+	}
+	var found []KeyedVolume
+	for _, v := range volumes {
+		if _, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
+			found = append(found, KeyedVolume{RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)}, v, copied[v.ID]})
+		}
+	}
+	return found, nil
 }
 
 // Recorded lists the records on the cluster's volumes and snapshots.
@@ -35,24 +74,25 @@ func (k Keys) Recorded(ctx context.Context) ([]RecordedKey, error) {
 	}
 	var found []RecordedKey
 	for _, v := range volumes {
-		if text, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
-			found = append(found, RecordedKey{ID: v.ID, Text: text})
+		if _, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
+			found = append(found, RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)})
 		}
 	}
 	for _, s := range snapshots {
-		if text, has := s.Metadata[stamps.KeyEncryption]; has && s.Metadata[stamps.KeyCluster] == at.cluster {
-			found = append(found, RecordedKey{ID: s.ID, IsSnapshot: true, Text: text})
+		if _, has := s.Metadata[stamps.KeyEncryption]; has && s.Metadata[stamps.KeyCluster] == at.cluster {
+			found = append(found, RecordedKey{ID: s.ID, IsSnapshot: true, KeyRecords: stamps.KeyRecordsOf(s.Metadata)})
 		}
 	}
 	return found, nil
 }
 
-// Replace replaces a record in one request, so that there is the former one or the next at
-// any moment. It reads the record first, and replaces no other one. It is done once the
-// metadata shows the next one, and no operation of Cinder's can bring the former one back.
-// What is gone meanwhile needs none.
-func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) error {
+// Replace replaces records in one request, so that there are the former ones or the next at
+// any moment: Cinder writes all keys of a request in one transaction. It reads the records
+// first, and replaces no other ones. It is done once the metadata shows the next ones, and no
+// operation of Cinder's can bring the former ones back. What is gone meanwhile needs none.
+func (k Keys) Replace(ctx context.Context, former RecordedKey, next stamps.KeyRecords) error {
 	at := k.current()
+	read := time.Now()
 	now, err := at.recordedKey(ctx, former)
 	switch {
 	case cinder.IsKind(err, cinder.KindNotFound):
@@ -61,16 +101,24 @@ func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) erro
 		return err
 	case now == next:
 		return nil
-	case now != former.Text:
+	case now != former.KeyRecords:
 		return at.failure(cinder.KindConflict, "the record of the key of %s was changed meanwhile; it stays as it is", former)
 	}
-	metadata := map[string]string{stamps.KeyEncryption: next}
+	// Cinder knows no conditions, and another run may make the next step after
+	// stamps.Settling.
+	permitted := func() error {
+		if time.Since(read) > replaceWithin || time.Since(read) < 0 {
+			return at.failure(cinder.KindConflict, "the request for the record of the key of %s had to wait for too long; run the command again", former)
+		}
+		return nil
+	}
+	metadata := now.Changes(next)
 	if former.IsSnapshot {
-		err = change(ctx, at.session, nil, func(ctx context.Context, client snapshotRequests) error {
+		err = change(ctx, at.session, permitted, func(ctx context.Context, client snapshotRequests) error {
 			return client.UpdateSnapshotMetadata(ctx, former.ID, metadata)
 		})
 	} else {
-		err = at.updateMetadata(ctx, nil, former.ID, metadata)
+		err = at.updateMetadata(ctx, permitted, former.ID, metadata)
 	}
 	if err != nil {
 		return err
@@ -79,10 +127,14 @@ func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) erro
 	case err != nil:
 		return err
 	case now != next:
-		return at.failure(cinder.KindConflict, "Cinder does not show the record that was written on %s, but one of %d characters; run the command again, and keep both entries until it is done", former, len(now))
+		return at.failure(cinder.KindConflict, "Cinder does not show the record that was written on %s, but one of %d characters; run the command again, and keep both entries until it is done", former, len(now.Main))
 	}
 	return nil
 }
+
+// replaceWithin bounds the time from reading a record to replacing it. It is much less than
+// stamps.Settling.
+const replaceWithin = 5 * time.Minute
 
 // writesBack are the states in which Cinder may end by writing all metadata as it was at the
 // beginning: a retype or migration to another pool swaps it with that of the volume made there
@@ -90,8 +142,8 @@ func (k Keys) Replace(ctx context.Context, former RecordedKey, next string) erro
 // made, and a restored backup brings its own.
 var writesBack = []cinder.Status{cinder.StatusCreating, cinder.StatusRetyping, cinder.StatusMaintenance, cinder.StatusRestoring}
 
-// recordedKey reads the present record.
-func (e *owners) recordedKey(ctx context.Context, of RecordedKey) (text string, err error) {
+// recordedKey reads the present records.
+func (e *owners) recordedKey(ctx context.Context, of RecordedKey) (records stamps.KeyRecords, err error) {
 	var metadata map[string]string
 	var status cinder.Status
 	unmarked := false
@@ -116,7 +168,7 @@ func (e *owners) recordedKey(ctx context.Context, of RecordedKey) (text string, 
 	case slices.Contains(writesBack, status):
 		err = e.failure(cinder.KindConflict, "%s is %s, and Cinder may write back the former record of its key at the end; run the command again after that", of, status)
 	}
-	return metadata[stamps.KeyEncryption], err
+	return stamps.KeyRecordsOf(metadata), err
 }
 
 // String names the volume or the snapshot.

@@ -7,6 +7,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
+func main(text string) stamps.KeyRecords { return stamps.KeyRecords{Main: text} }
+
 // TestRecordsOfKeysAreReplaced: only this cluster's, only those that are as they were
 // listed, and each in one request.
 func TestRecordsOfKeysAreReplaced(t *testing.T) {
@@ -25,20 +27,20 @@ func TestRecordsOfKeysAreReplaced(t *testing.T) {
 
 	found, err := k.Recorded(t.Context())
 	success(t, err)
-	equal(t, found, []RecordedKey{{ID: ours, Text: "former"}})
+	equal(t, found, []RecordedKey{{ID: ours, KeyRecords: main("former")}})
 	changes := len(memory.changes())
-	success(t, k.Replace(t.Context(), found[0], "next"))
+	success(t, k.Replace(t.Context(), found[0], main("next")))
 	equal(t, memory.volumes[ours].Metadata[stamps.KeyEncryption], "next")
 	equal(t, len(memory.changes()), changes+1)
 	// A run that was interrupted after the request has nothing left to do.
-	success(t, k.Replace(t.Context(), found[0], "next"))
+	success(t, k.Replace(t.Context(), found[0], main("next")))
 	equal(t, len(memory.changes()), changes+1)
 
-	err = k.Replace(t.Context(), found[0], "another")
+	err = k.Replace(t.Context(), found[0], main("another"))
 	equal(t, cinder.KindOf(err), cinder.KindConflict)
-	err = k.Replace(t.Context(), RecordedKey{ID: others, Text: "former"}, "next")
+	err = k.Replace(t.Context(), RecordedKey{ID: others, KeyRecords: main("former")}, main("next"))
 	equal(t, err != nil, true)
-	success(t, k.Replace(t.Context(), RecordedKey{ID: "11111111-2222-3333-4444-555555555555", Text: "former"}, "next"))
+	success(t, k.Replace(t.Context(), RecordedKey{ID: "11111111-2222-3333-4444-555555555555", KeyRecords: main("former")}, main("next")))
 	equal(t, len(memory.changes()), changes+1)
 	equal(t, memory.volumes[others].Metadata[stamps.KeyEncryption], "former")
 }
@@ -59,7 +61,7 @@ func TestRecordsOfKeysAreNotReplacedWhileCinderMayWriteThemBack(t *testing.T) {
 			k := Keys{memory.term(t)}
 			found, err := k.Recorded(t.Context())
 			success(t, err)
-			err = k.Replace(t.Context(), found[0], "next")
+			err = k.Replace(t.Context(), found[0], main("next"))
 			want, kind := "next", cinder.Kind("")
 			if isRefused {
 				want, kind = "former", cinder.KindConflict
@@ -81,7 +83,7 @@ func TestRecordsOfKeysAreNotReplacedWhileCinderMayWriteThemBack(t *testing.T) {
 				memory.volumes[id].Status = cinder.StatusRetyping
 			}
 		}
-		equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], "next")), cinder.KindConflict)
+		equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], main("next"))), cinder.KindConflict)
 	})
 }
 
@@ -109,8 +111,8 @@ func TestRecordsOfKeysAreReplacedOnlyOnMarkedSnapshots(t *testing.T) {
 			k := Keys{memory.term(t)}
 			found, err := k.Recorded(t.Context())
 			success(t, err)
-			equal(t, found, []RecordedKey{{ID: id, IsSnapshot: true, Text: "former"}})
-			equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], "next")), test.kind)
+			equal(t, found, []RecordedKey{{ID: id, IsSnapshot: true, KeyRecords: main("former")}})
+			equal(t, cinder.KindOf(k.Replace(t.Context(), found[0], main("next"))), test.kind)
 			want := "next"
 			if test.kind != "" {
 				want = "former"

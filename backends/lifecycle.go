@@ -374,6 +374,7 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
 		}
 		if key != "" {
+			stamps.InheritEncryption(metadata, source)
 			metadata[stamps.KeyEncryption] = key
 		}
 		wanted := cinder.NewVolume{Name: spec.Name, SizeGiB: spec.SizeGiB, Type: spec.Type, Zone: spec.Zone, Metadata: metadata}

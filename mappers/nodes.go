@@ -60,6 +60,9 @@ type NodeCredentials struct {
 	DiscoveryUser, DiscoveryPassword string
 	// Passphrase is empty unless the node opens the volume.
 	Passphrase string
+	// AlsoPassphrase must open the volume, too, and FormerPassphrase no longer; empty if there
+	// is none.
+	AlsoPassphrase, FormerPassphrase string
 }
 
 const hiddenCredentials = "(credentials)"

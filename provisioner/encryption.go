@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -44,6 +45,6 @@ func (a *attempt) checkKey(ctx context.Context) error {
 	if origin == "" {
 		return nil
 	}
-	_, err := a.keys().Open(ctx, a.made.ID, origin, a.made.Metadata)
-	return err
+	opened, err := a.keys().Open(ctx, a.made.ID, origin, a.made.Metadata)
+	return cmp.Or(err, opened.Unusable)
 }

@@ -113,7 +113,7 @@ func shareMetadata(metadata map[string]string, name string, texts map[string]str
 	smaller := make(map[string]string, len(metadata))
 	for key, value := range metadata {
 		switch {
-		case strings.HasPrefix(key, NodeRecordPrefix), key == KeyEncryption:
+		case strings.HasPrefix(key, NodeRecordPrefix), strings.HasPrefix(key, KeyEncryption):
 		case slices.Contains(keysOfOne, key):
 			if at := strings.Index(name, value); at >= 0 {
 				value = name[at : at+len(value)]

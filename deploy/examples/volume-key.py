@@ -4,7 +4,8 @@
     volume-key.py RECORD FILE | cryptsetup open --type luks2 --key-file=- /dev/sdX data
 
 RECORD is the metadata standalone-cinder.openstack.org/encryption of the volume, a copy or
-a snapshot: 1 SECRET/ENTRY ORIGIN KEY. FILE holds the entry of the Secret, 64 hexadecimal
+a snapshot: 1 SECRET/ENTRY ORIGIN KEY. If there are the metadata encryption-next or
+encryption-former, too, the key of one of the three opens a copy. FILE holds the entry of the Secret, 64 hexadecimal
 digits. KEY is base64 of a nonce (12 bytes), the ciphertext (32) and the tag (16) of
 AES-256-GCM, with standalone-cinder.openstack.org/encryption 1 ORIGIN as additional data.
 The passphrase is the volume's key in hexadecimal digits. Needs python3-cryptography.

@@ -161,7 +161,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	simulator, err := cindersim.New(cindersim.Options{
 		Identity: identity,
 		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "shared", RequiresInitiator: true, Multiattach: true}, drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true},
-			drivers.VolumeType{Name: "limited", Backend: "iscsi", RequiresInitiator: true, QoS: map[string]string{"total_bytes_sec": "2097152", "total_iops_sec": "50"}},
+			drivers.VolumeType{Name: "limited", Backend: "iscsi", RequiresInitiator: true, QoS: map[string]string{"total_bytes_sec": "524288", "total_iops_sec": "20"}},
 			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}},
 			drivers.VolumeType{Name: "luks-barbican", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256, KeyManager: true}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,

@@ -12,8 +12,10 @@ import (
 type LUKS struct {
 	Version int
 	UUID    string
-	// Passphrase opens it; empty means that luksFormat did not end.
+	// Passphrase opens it, as does what Added has; empty means that the keyslot is free. A
+	// header without any is one of which luksFormat did not end.
 	Passphrase string
+	Added      [3]string
 	// Cipher and KeyBits are what luksFormat was told.
 	Cipher, KeyBits string
 }
@@ -35,12 +37,83 @@ func (l LUKS) header(length int) []byte {
 		return content
 	}
 	binary.BigEndian.PutUint64(content[8:], 16384)
-	slots := ""
-	if l.Passphrase != "" {
-		slots = `"0": {"type": "luks2"}`
+	var slots []string
+	for slot, passphrase := range l.slots() {
+		if passphrase != "" {
+			slots = append(slots, fmt.Sprintf(`"%d": {"type": "luks2"}`, slot))
+		}
 	}
-	copy(content[4096:], fmt.Sprintf(`{"keyslots": {%s}, "segments": {"0": {"type": "crypt", "offset": "%d"}}}`, slots, l.Payload()))
+	copy(content[4096:], fmt.Sprintf(`{"keyslots": {%s}, "segments": {"0": {"type": "crypt", "offset": "%d"}}}`, strings.Join(slots, ", "), l.Payload()))
 	return content
+}
+
+// slots are what opens the keyslots; empty for those that are free.
+func (l LUKS) slots() []string { return append([]string{l.Passphrase}, l.Added[:]...) }
+
+// Opens returns the keyslots that a passphrase opens.
+func (l LUKS) Opens(passphrase string) (slots []int) {
+	for slot, p := range l.slots() {
+		if p != "" && p == passphrase {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+// isKeyless reports whether nothing opens the header.
+func (l LUKS) isKeyless() bool { return strings.Join(l.slots(), "") == "" }
+
+func (l *LUKS) set(slot int, passphrase string) {
+	if slot == 0 {
+		l.Passphrase = passphrase
+	} else {
+		l.Added[slot-1] = passphrase
+	}
+}
+
+// changeSlots does what cryptsetup 2.6 does with keyslots.
+func (n *Node) changeSlots(action string, arguments []string, input string, option func(string) string) (string, int) {
+	at := slices.IndexFunc(arguments, func(a string) bool { return strings.HasPrefix(a, "/dev/") })
+	v := n.volumeOf(strings.TrimPrefix(arguments[at], "/dev/"))
+	if v == nil || v.LUKS == nil {
+		return "Device is not a valid LUKS device.", 1
+	}
+	switch action {
+	case "test":
+		slot := option("--key-slot")
+		found := slices.ContainsFunc(v.LUKS.Opens(input), func(s int) bool { return slot == "" || strconv.Itoa(s) == slot })
+		switch {
+		case found:
+			return "", 0
+		case v.LUKS.isKeyless():
+			return "No usable keyslot is available.", 1
+		}
+		return "No key available with this passphrase.", 2
+	case "luksAddKey":
+		length, err := strconv.Atoi(option("--keyfile-size"))
+		if err != nil || length >= len(input) || arguments[len(arguments)-1] != "-" {
+			return "Cannot read keyfile.", 1
+		}
+		free := slices.Index(v.LUKS.slots(), "")
+		switch {
+		case len(v.LUKS.Opens(input[:length])) == 0:
+			return "No key available with this passphrase.", 2
+		case free < 0:
+			return "No free keyslot.", 1
+		}
+		v.LUKS.set(free, input[length:])
+		return "", 0
+	}
+	slot, err := strconv.Atoi(arguments[at+1])
+	if err != nil || slot >= len(v.LUKS.slots()) || v.LUKS.slots()[slot] == "" {
+		return "Keyslot is not active.", 1
+	}
+	opens := v.LUKS.Opens(input)
+	if len(opens) == 0 || len(opens) == 1 && opens[0] == slot {
+		return "No key available with this passphrase.", 2
+	}
+	v.LUKS.set(slot, "")
+	return "", 0
 }
 
 // written reports whether anything was ever written inside.
@@ -124,13 +197,18 @@ func (n *Node) cryptsetup(arguments []string, input string) (string, int) {
 		if v == nil {
 			return "Device does not exist or access denied.", 4
 		}
-		if v.LUKS != nil && v.LUKS.Passphrase != "" || v.written() {
+		if v.LUKS != nil && !v.LUKS.isKeyless() || v.written() {
 			n.harm = append(n.harm, "a volume with data got a LUKS header")
 		}
 		v.LUKS, v.Torn = n.newLUKS(option), false
 		v.LUKS.Passphrase = input
 		return "", 0
+	case "luksAddKey", "luksKillSlot":
+		return n.changeSlots(arguments[0], arguments, input, option)
 	case "open":
+		if slices.Contains(arguments, "--test-passphrase") {
+			return n.changeSlots("test", arguments, input, option)
+		}
 		device := strings.TrimPrefix(arguments[len(arguments)-2], "/dev/")
 		v := n.volumeOf(device)
 		switch {
@@ -140,9 +218,9 @@ func (n *Node) cryptsetup(arguments []string, input string) (string, int) {
 			return "Cannot use device " + device + " which is in use.", 5
 		case v == nil || v.LUKS == nil:
 			return "Device is not a valid LUKS device.", 1
-		case v.LUKS.Passphrase == "":
+		case v.LUKS.isKeyless():
 			return "No usable keyslot is available.", 1
-		case v.LUKS.Passphrase != input:
+		case len(v.LUKS.Opens(input)) == 0:
 			return "No key available with this passphrase " + input, 2
 		}
 		n.nextID++
@@ -185,7 +263,7 @@ func (n *Node) closeOpened(alias string) (string, int) {
 // LUKS1 only a part of one.
 func (n *Node) breakLUKS(arguments []string) {
 	v := n.volumeOf(strings.TrimPrefix(arguments[len(arguments)-1], "/dev/"))
-	if v == nil || v.LUKS != nil && v.LUKS.Passphrase != "" {
+	if v == nil || v.LUKS != nil && !v.LUKS.isKeyless() {
 		return
 	}
 	made := n.newLUKS(func(name string) string { return arguments[slices.Index(arguments, name)+1] })

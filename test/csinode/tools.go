@@ -47,7 +47,7 @@ func (n *Node) Run(_ context.Context, c host.Command) (string, error) {
 	}
 	output, code := "", 0
 	run := func() error {
-		output, code = n.tool(c.Tool, arguments, c.Input)
+		output, code = n.tool(c.Tool, arguments, c.Input+c.Further)
 		return nil
 	}
 	var err error

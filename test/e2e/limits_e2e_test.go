@@ -21,7 +21,7 @@ import (
 const (
 	limitsProject = 0xc74
 	// The rig's limits are far below what the emulated disk does.
-	limitedBytes, limitedRequests = 2 << 20, 50
+	limitedBytes, limitedRequests = 512 << 10, 20
 )
 
 // TestLimitsOfATypeHoldInThePod measures, in a pod of a real kubelet, a volume of a type

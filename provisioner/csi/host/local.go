@@ -249,7 +249,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 		command.Env = append(command.Env, "DM_DISABLE_UDEV=1")
 	}
 	if c.Input != "" {
-		command.Stdin = strings.NewReader(c.Input)
+		command.Stdin = strings.NewReader(c.Input + c.Further)
 	}
 	command.Stdout, command.Stderr = &output, &output
 	command.WaitDelay = time.Second

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -65,18 +66,8 @@ func readLUKS(content []byte) LUKS {
 			}
 		}
 	case 2:
-		var about struct {
-			Keyslots map[string]struct{} `json:"keyslots"`
-			Segments map[string]struct {
-				Offset string `json:"offset"`
-			} `json:"segments"`
-		}
-		size := binary.BigEndian.Uint64(content[luks2Size:])
-		if size <= luks2JSON || size > uint64(len(content)) {
-			return LUKS{}
-		}
-		text, _, _ := bytes.Cut(content[luks2JSON:size], []byte{0})
-		if json.Unmarshal(text, &about) != nil {
+		about, err := readLUKS2(content)
+		if err != nil {
 			return LUKS{}
 		}
 		// Several segments mean that somebody encrypts the device anew.
@@ -92,6 +83,23 @@ func readLUKS(content []byte) LUKS {
 		return LUKS{}
 	}
 	return found
+}
+
+// luks2 is what the JSON of a LUKS2 header says.
+type luks2 struct {
+	Keyslots map[string]struct{} `json:"keyslots"`
+	Segments map[string]struct {
+		Offset string `json:"offset"`
+	} `json:"segments"`
+}
+
+func readLUKS2(content []byte) (about luks2, err error) {
+	size := binary.BigEndian.Uint64(content[luks2Size:])
+	if size <= luks2JSON || size > uint64(len(content)) {
+		return about, fmt.Errorf("a LUKS2 header cannot have %d bytes", size)
+	}
+	text, _, _ := bytes.Cut(content[luks2JSON:size], []byte{0})
+	return about, json.Unmarshal(text, &about)
 }
 
 // largestHeader is more than any cryptsetup reserves.
@@ -178,17 +186,22 @@ const (
 	wrongPassphrase = 2
 )
 
-// Open opens an encrypted device under a name, and returns the kernel's name of what
-// it shows. The key stays in the kernel's table instead of a keyring, so that the device
-// can be enlarged without it.
-func (c *Crypt) Open(ctx context.Context, device, name, passphrase string, readOnly bool) (string, error) {
+// Open opens an encrypted device under a name with one of some passphrases, and returns the
+// kernel's name of what it shows. The key stays in the kernel's table instead of a keyring,
+// so that the device can be enlarged without it.
+func (c *Crypt) Open(ctx context.Context, device, name string, passphrases []string, readOnly bool) (string, error) {
 	arguments := []string{"open", "--type", "luks", "--key-file=-", "--disable-keyring"}
 	if readOnly {
 		arguments = append(arguments, "--readonly")
 	}
-	_, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device, name), Input: passphrase})
-	var tool *ToolError
-	if errors.As(err, &tool) && tool.Code == wrongPassphrase {
+	arguments = append(arguments, "/dev/"+device, name)
+	var err error
+	for _, passphrase := range passphrases {
+		if _, err = c.host.call(ctx, Command{Tool: cryptsetup, Arguments: arguments, Input: passphrase}); !isWrongPassphrase(err) {
+			break
+		}
+	}
+	if isWrongPassphrase(err) {
 		return "", Refuse(WrongKey, "the volume's key does not open %s; check that the disk is the volume's, and its key at Cinder's key manager (with a fixed key, that of csi.encryption.fixedKeySecret; by a rule with encrypt, the record in the volume's metadata). Nothing was changed", device)
 	}
 	if err != nil {
@@ -200,6 +213,96 @@ func (c *Crypt) Open(ctx context.Context, device, name, passphrase string, readO
 	}
 	return opened, err
 }
+
+func isWrongPassphrase(err error) bool {
+	var tool *ToolError
+	return errors.As(err, &tool) && tool.Code == wrongPassphrase
+}
+
+// Opens reports whether a passphrase opens the header of a device, open or not.
+func (c *Crypt) Opens(ctx context.Context, device, passphrase string) (bool, error) {
+	return c.opens(ctx, device, passphrase)
+}
+
+func (c *Crypt) opens(ctx context.Context, device, passphrase string, options ...string) (bool, error) {
+	arguments := append([]string{"open", "--test-passphrase", "--type", "luks", "--key-file=-"}, options...)
+	_, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: append(arguments, "/dev/"+device), Input: passphrase})
+	if isWrongPassphrase(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// AddPassphrase makes a device's header have another passphrase besides the one that opens
+// it, and proves that it does.
+func (c *Crypt) AddPassphrase(ctx context.Context, device, opens, added string) error {
+	if has, err := c.Opens(ctx, device, added); has || err != nil {
+		return err
+	}
+	// Both are read from the standard input, and only the first has a length.
+	arguments := []string{"--batch-mode", "luksAddKey", "--key-file=-", "--keyfile-size", strconv.Itoa(len(opens)), "--pbkdf", "pbkdf2", "/dev/" + device, "-"}
+	if _, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: arguments, Input: opens, Further: added, Limit: formatLimit}); err != nil {
+		return err
+	}
+	has, err := c.Opens(ctx, device, added)
+	if err == nil && !has {
+		err = fmt.Errorf("cryptsetup luksAddKey succeeded, but the new passphrase does not open %s", device)
+	}
+	return err
+}
+
+// RemovePassphrase destroys every keyslot of a device's header that a passphrase opens, and
+// proves that none is left. cryptsetup itself refuses unless another keyslot has the one
+// that stays.
+func (c *Crypt) RemovePassphrase(ctx context.Context, device, stays, removed string) error {
+	if stays == removed {
+		return fmt.Errorf("the passphrase of %s that is to be removed is the one that is to stay", device)
+	}
+	if has, err := c.Opens(ctx, device, removed); !has || err != nil {
+		return err
+	}
+	slots, err := c.slots(ctx, device)
+	if err != nil {
+		return err
+	}
+	for _, slot := range slots {
+		has, err := c.opens(ctx, device, removed, "--key-slot", slot)
+		if err != nil {
+			return err
+		}
+		if !has {
+			continue
+		}
+		if _, err := c.host.call(ctx, Command{Tool: cryptsetup, Arguments: []string{"luksKillSlot", "--key-file=-", "/dev/" + device, slot}, Input: stays, Limit: formatLimit}); err != nil {
+			return err
+		}
+	}
+	has, err := c.Opens(ctx, device, removed)
+	if err == nil && has {
+		err = fmt.Errorf("the former passphrase still opens %s", device)
+	}
+	return err
+}
+
+// slots lists the keyslots of a device with LUKS2.
+func (c *Crypt) slots(ctx context.Context, device string) ([]string, error) {
+	content, err := c.host.readByPath(ctx, device, 0, beginning)
+	if err != nil {
+		return nil, err
+	}
+	if found := readLUKS(content); found.Version != 2 {
+		return nil, fmt.Errorf("%s has no LUKS2 header", device)
+	}
+	about, err := readLUKS2(content)
+	// What it says becomes an argument.
+	slots := slices.DeleteFunc(slices.Sorted(maps.Keys(about.Keyslots)), func(slot string) bool { return !luksSlot.MatchString(slot) })
+	return slots[:min(len(slots), maxSlots)], err
+}
+
+// luksSlot matches the number of a keyslot, of which a LUKS2 header has up to maxSlots.
+var luksSlot = regexp.MustCompile(`^[0-9]{1,2}$`)
+
+const maxSlots = 32
 
 // OpenedAs returns the kernel's name of what Open opened under a name; empty if there
 // is none.

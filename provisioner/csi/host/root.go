@@ -90,8 +90,9 @@ type Command struct {
 	Arguments []string
 	// Secret is a last argument that must not appear in errors or logs.
 	Secret string
-	// Input is what the program reads. It must not appear in errors or logs either.
-	Input string
+	// Input is what the program reads, and Further what it reads after that. They must not
+	// appear in errors or logs either.
+	Input, Further string
 	// Limit bounds the program's run time; zero means toolLimit, and Unlimited no limit.
 	Limit time.Duration
 }
@@ -116,7 +117,7 @@ func (c Command) GoString() string { return c.String() }
 
 // clean removes the secrets from a program's output.
 func (c Command) clean(output string) string {
-	for _, secret := range []string{c.Secret, c.Input} {
+	for _, secret := range []string{c.Secret, c.Input, c.Further} {
 		if secret != "" {
 			output = strings.ReplaceAll(output, secret, "(secret)")
 		}

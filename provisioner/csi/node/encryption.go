@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -82,7 +83,7 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 		return host.Refuse(host.WrongVolume, "the disk of volume %s (%s) has a LUKS header with the UUID %s, which this driver did not make for the volume; nothing was changed", r.Volume, r.Device, r.Header)
 	}
 	readOnly := w.refusesWrites || r.ReadOnly && r.Filesystem == ""
-	if r.Opened, err = e.crypt.Open(ctx, r.Device, openedName(r), w.credentials.Passphrase, readOnly); err != nil {
+	if r.Opened, err = e.crypt.Open(ctx, r.Device, openedName(r), w.credentials.Passphrases(), readOnly); err != nil {
 		return err
 	}
 	if err := e.state.save(r); err != nil {
@@ -90,6 +91,73 @@ func (e encrypted) open(ctx context.Context, r *record, w staging, unchanged fun
 	}
 	// What was opened by its name must be the volume.
 	return unchanged(ctx, r)
+}
+
+// agree makes the header of a staged volume have the passphrases that the leader says, once
+// and for all that is in the volume's Secret, and records which ones open it. Until it
+// succeeds, the volume is used as it is, so a failure is no reason not to stage it. unchanged
+// proves that the device still is the volume's.
+func (e encrypted) agree(ctx context.Context, r *record, w staging, unchanged func(context.Context, *record) error) {
+	c := w.credentials
+	var shown []string
+	if r.Encryption != nil && len(c.Passphrases()) > 1 {
+		var err error
+		if shown, err = e.rekey(ctx, r, w, unchanged); err != nil {
+			e.logger.Warn("the header of a volume does not have the passphrases that it should; this is tried again when it is staged again", "volume", r.Volume, "device", r.Device, "error", err)
+		}
+	}
+	if slices.Equal(shown, r.Passphrases) {
+		return
+	}
+	r.Passphrases = shown
+	if err := e.state.save(r); err != nil {
+		e.logger.Warn("state file of a volume could not be written", "volume", r.Volume, "error", err)
+	}
+}
+
+// rekey adds or removes a passphrase, and returns what was proven. Each step is repeated
+// without harm. None is taken while another node may have the volume, too, and may change
+// its header at the same time.
+func (e encrypted) rekey(ctx context.Context, r *record, w staging, unchanged func(context.Context, *record) error) ([]string, error) {
+	c := w.credentials
+	mayChange := !r.ReadOnly && !w.refusesWrites && !w.shared && !r.ManyWriters && !r.NoWriters && !r.Taken && !w.record.Taken && r.Encryption.LUKS == 2
+	stays, other := c.Passphrase, cmp.Or(c.AlsoPassphrase, c.FormerPassphrase)
+	if mayChange {
+		opens, err := e.crypt.Opens(ctx, r.Device, stays)
+		if err == nil {
+			err = unchanged(ctx, r)
+		}
+		// A copy may have either passphrase, or both.
+		switch {
+		case err != nil:
+		case opens && c.AlsoPassphrase != "":
+			err = e.crypt.AddPassphrase(ctx, r.Device, stays, other)
+		case !opens && c.FormerPassphrase != "":
+			err = e.crypt.AddPassphrase(ctx, r.Device, other, stays)
+		}
+		if err == nil && c.FormerPassphrase != "" {
+			if err = unchanged(ctx, r); err == nil {
+				err = e.crypt.RemovePassphrase(ctx, r.Device, stays, other)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var shown []string
+	for _, passphrase := range []string{stays, other} {
+		opens, err := e.crypt.Opens(ctx, r.Device, passphrase)
+		if err != nil {
+			return nil, err
+		}
+		name := wire.PassphraseName(passphrase)
+		if !opens {
+			name = wire.Absent(name)
+		}
+		shown = append(shown, name)
+	}
+	// What was read by its name must have been the volume.
+	return shown, unchanged(ctx, r)
 }
 
 // isVolumes refuses what is not opened from the device of the volume's record.

@@ -26,15 +26,17 @@ const (
 	user     = "user-1"
 	// passphrase opens encrypted volumes.
 	passphrase = "6d7920766f6963652069732061206b6579"
-	password   = "swordfish-1"
-	gibibyte   = 1 << 30
-	firstID    = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
-	secondID   = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
-	foreignID  = "11111111-2222-3333-4444-555555555555"
-	onePortal  = "10.0.0.1:3260"
-	twoPortal  = "10.0.0.2:3260"
-	oneNVMe    = "10.0.0.1:4420"
-	twoNVMe    = "10.0.0.2:4420"
+	// newPassphrase is what they get.
+	newPassphrase = "616e6f7468657220766f6963652069732061206b6579"
+	password      = "swordfish-1"
+	gibibyte      = 1 << 30
+	firstID       = "86a25cac-e84c-4ef1-816f-76fcd478cebd"
+	secondID      = "0b1c5a52-3a3f-4a64-9a59-2b7e2a6f1c11"
+	foreignID     = "11111111-2222-3333-4444-555555555555"
+	onePortal     = "10.0.0.1:3260"
+	twoPortal     = "10.0.0.2:3260"
+	oneNVMe       = "10.0.0.1:4420"
+	twoNVMe       = "10.0.0.2:4420"
 )
 
 // fixture is a node, its storage and the service.
@@ -206,6 +208,8 @@ type use struct {
 	encryption *wire.Encryption
 	limits     *wire.Limits
 	passphrase string
+	// also and former are what the leader says of a volume that gets a new passphrase.
+	also, former string
 	// paths replace the portals.
 	paths []wire.Path
 }
@@ -262,7 +266,7 @@ func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 		} else if u.protocol == protocolRBD {
 			login = wire.Credentials{User: cmp.Or(u.cephUser, csinode.CephUser), Password: cmp.Or(u.cephKey, csinode.CephKey)}
 		}
-		login.Passphrase = u.passphrase
+		login.Passphrase, login.AlsoPassphrase, login.FormerPassphrase = u.passphrase, u.also, u.former
 		key, value, err := wire.SecretEntry(nodeName, login)
 		if err != nil {
 			t.Fatal(err)
@@ -330,7 +334,7 @@ func (f *fixture) unharmed() {
 	for name, content := range f.node.Files() {
 		everything += name + content
 	}
-	if strings.Contains(everything, "swordfish") || strings.Contains(everything, passphrase) || strings.Contains(everything, csinode.CephKey) {
+	if strings.Contains(everything, "swordfish") || strings.Contains(everything, passphrase) || strings.Contains(everything, newPassphrase) || strings.Contains(everything, csinode.CephKey) {
 		f.t.Errorf("the password is in a log, a call or a file:\n%s", everything)
 	}
 }

@@ -52,6 +52,9 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	}
 	if found != nil {
 		if done, err := s.reuse(ctx, found, w); done || err != nil {
+			if done && err == nil {
+				s.encrypted.agree(ctx, found, w, s.isVolumes)
+			}
 			return err
 		}
 	}
@@ -68,6 +71,7 @@ func (s *Service) stage(ctx context.Context, w staging) error {
 	}
 	err = s.bring(ctx, &r, w)
 	if err == nil {
+		s.encrypted.agree(ctx, &r, w, s.isVolumes)
 		return nil
 	}
 	if undone := s.takeDown(ctx, &r); undone != nil {

@@ -13,3 +13,17 @@ func StagedVolumes(files host.Files, stateDir, boot string) ([]string, error) {
 	}
 	return volumes, err
 }
+
+// StagedPassphrases returns what was proven of the passphrases of the staged volumes that
+// get a new one.
+func StagedPassphrases(files host.Files, stateDir, boot string) (map[string][]string, error) {
+	s := &state{files: files, dir: stateDir, boot: boot}
+	records, err := s.all()
+	proven := map[string][]string{}
+	for _, r := range records {
+		if r.Staged && len(r.Passphrases) > 0 {
+			proven[r.Volume] = r.Passphrases
+		}
+	}
+	return proven, err
+}

@@ -62,6 +62,10 @@ type record struct {
 	Encryption *wire.Encryption `json:"encryption,omitempty"`
 	Header     string           `json:"header,omitempty"`
 	Opened     string           `json:"opened,omitempty"`
+	// Passphrases are the names of those that open the header, and of those that do not, as
+	// it was last seen; see wire.PassphraseName. It is empty unless the volume gets a new
+	// passphrase.
+	Passphrases []string `json:"passphrases,omitempty"`
 	// Limits are nil if there are none, or if an earlier release staged the volume.
 	Limits *wire.Limits `json:"limits,omitempty"`
 	Staged bool         `json:"staged,omitempty"`

@@ -214,7 +214,10 @@ func (o *Options) reporter(root host.Root) (*staged.Reporter, error) {
 		Leases: client.Leases(o.Namespace), Namespace: o.Namespace, Node: o.NodeName, Machine: machine,
 		Volumes: func() ([]string, error) { return node.StagedVolumes(root, o.StateDir, machine.Boot) },
 		Mounts:  func() ([]string, error) { return kubeletMounts(h, root.Resolve(o.KubeletDir)) },
-		Logger:  o.Logger,
+		Passphrases: func() (map[string][]string, error) {
+			return node.StagedPassphrases(root, o.StateDir, machine.Boot)
+		},
+		Logger: o.Logger,
 	}), nil
 }
 

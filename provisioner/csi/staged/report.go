@@ -10,6 +10,7 @@ package staged
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -53,6 +54,10 @@ const (
 	// AnnotationEnded has the IDs of attachments that the leader has ended although the
 	// node may be about to stage a volume with them, separated by spaces.
 	AnnotationEnded = "standalone-cinder.openstack.org/ended-attachments"
+	// AnnotationPassphrases has, for volumes that get a new passphrase, which passphrases open
+	// the header that the plugin has seen: a handle, =, and what wire.PassphraseName and
+	// wire.Absent return, separated by commas.
+	AnnotationPassphrases = "standalone-cinder.openstack.org/volume-passphrases"
 	// AnnotationSystemUUID and AnnotationMachineID identify the machine, like the fields
 	// of these names in a Node's status.
 	AnnotationSystemUUID = "standalone-cinder.openstack.org/system-uuid"
@@ -61,6 +66,9 @@ const (
 
 // maxVolumes bounds how many volumes of a report are read. No node has room for as many.
 const maxVolumes = 4096
+
+// maxNames bounds the names of the passphrases of one volume, in bytes.
+const maxNames = 256
 
 // MaxEnded bounds how many ended attachments a Lease has: the last ones. All volumes of a
 // node may be detached at once.
@@ -99,6 +107,8 @@ type Report struct {
 	Volumes []string
 	// Mounts are the names of the native volumes that kubelet has mounted, in order.
 	Mounts []string
+	// Passphrases are what was proven of the passphrases of a volume, by its handle.
+	Passphrases map[string][]string
 	// Ended are the attachments with which nothing may be staged any more, the last one
 	// last. The leader writes them, and the plugin keeps them.
 	Ended []string
@@ -109,13 +119,21 @@ type Report struct {
 // Lease returns the Lease with a report, for the plugin of a node.
 func (r Report) Lease(namespace, node string) *coordinationv1.Lease {
 	boot, written := r.Boot, metav1.NewMicroTime(r.Written)
-	return &coordinationv1.Lease{
+	var proven []string
+	for _, handle := range slices.Sorted(maps.Keys(r.Passphrases)) {
+		proven = append(proven, handle+"="+strings.Join(r.Passphrases[handle], ","))
+	}
+	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: LeaseName(node), Labels: Labels(), Annotations: map[string]string{
 			AnnotationVolumes: strings.Join(r.Volumes, " "), AnnotationMounts: strings.Join(r.Mounts, " "),
 			AnnotationEnded: strings.Join(r.Ended, " "), AnnotationSystemUUID: r.SystemUUID, AnnotationMachineID: r.MachineID,
 		}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &boot, RenewTime: &written},
 	}
+	if len(proven) > 0 {
+		lease.Annotations[AnnotationPassphrases] = strings.Join(proven, " ")
+	}
+	return lease
 }
 
 // Of reads what Lease writes. It leaves out what cannot be a handle, since the node may
@@ -140,6 +158,16 @@ func Of(lease *coordinationv1.Lease) Report {
 	}
 	slices.Sort(r.Volumes)
 	slices.Sort(r.Mounts)
+	for text := range strings.FieldsSeq(lease.Annotations[AnnotationPassphrases]) {
+		handle, names, _ := strings.Cut(text, "=")
+		if _, listed := slices.BinarySearch(r.Volumes, handle); !listed || len(names) > maxNames {
+			continue
+		}
+		if r.Passphrases == nil {
+			r.Passphrases = map[string][]string{}
+		}
+		r.Passphrases[handle] = strings.Split(names, ",")
+	}
 	for attachment := range strings.FieldsSeq(lease.Annotations[AnnotationEnded]) {
 		r.Ended = append(r.Ended, attachment)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,7 +28,10 @@ type ReporterOptions struct {
 	// Mounts returns the native volumes that kubelet has mounted; nil means that there are
 	// none.
 	Mounts func() ([]string, error)
-	Logger *slog.Logger
+	// Passphrases returns what was proven of the passphrases of staged volumes; nil means
+	// nothing ever.
+	Passphrases func() (map[string][]string, error)
+	Logger      *slog.Logger
 	// Pause is the time between two attempts to write a report that could not be written;
 	// zero means 5 s.
 	Pause time.Duration
@@ -64,6 +68,9 @@ func NewReporter(options ReporterOptions) *Reporter {
 	}
 	if options.Mounts == nil {
 		options.Mounts = func() ([]string, error) { return nil, nil }
+	}
+	if options.Passphrases == nil {
+		options.Passphrases = func() (map[string][]string, error) { return nil, nil }
 	}
 	if options.Look == 0 {
 		options.Look = 10 * time.Second
@@ -122,7 +129,7 @@ func (r *Reporter) update(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, err := r.look()
-	if err != nil || r.lease != nil && slices.Equal(now.Volumes, r.reported.Volumes) && slices.Equal(now.Mounts, r.reported.Mounts) {
+	if err != nil || r.lease != nil && slices.Equal(now.Volumes, r.reported.Volumes) && slices.Equal(now.Mounts, r.reported.Mounts) && maps.EqualFunc(now.Passphrases, r.reported.Passphrases, slices.Equal) {
 		return err
 	}
 	return r.write(ctx)
@@ -142,7 +149,13 @@ func (r *Reporter) look() (Report, error) {
 		mounts = r.reported.Mounts
 	}
 	slices.Sort(mounts)
-	return Report{Machine: r.Machine, Volumes: volumes, Mounts: slices.Compact(mounts), Ended: r.reported.Ended, Written: time.Now()}, nil
+	// Nothing depends on them but new passphrases.
+	proven, err := r.Passphrases()
+	if err != nil {
+		r.Logger.Warn("what was proven of passphrases cannot be read, and is not reported", "error", err)
+		proven = nil
+	}
+	return Report{Machine: r.Machine, Volumes: volumes, Mounts: slices.Compact(mounts), Passphrases: proven, Ended: r.reported.Ended, Written: time.Now()}, nil
 }
 
 // write writes the report. It replaces nothing that another machine may have staged, and

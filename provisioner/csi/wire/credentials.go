@@ -1,10 +1,14 @@
 package wire
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 )
 
 // Credentials are a node's login to a target, or a Ceph user with its key as the
@@ -17,6 +21,11 @@ type Credentials struct {
 	DiscoveryUser, DiscoveryPassword string
 	// Passphrase opens an encrypted volume. Then there may be no user and password.
 	Passphrase string
+	// AlsoPassphrase and FormerPassphrase are of a volume that gets a new passphrase; at most
+	// one is not empty. The node makes its header have AlsoPassphrase, too, or no longer have
+	// FormerPassphrase. Any of the three may be the one that opens a copy. Earlier releases
+	// ignore both.
+	AlsoPassphrase, FormerPassphrase string
 }
 
 const redacted = "(credentials)"
@@ -40,6 +49,8 @@ type credentialsEntry struct {
 	DiscoveryUser     string `json:"discoveryUser,omitempty"`
 	DiscoveryPassword string `json:"discoveryPassword,omitempty"`
 	Passphrase        string `json:"passphrase,omitempty"`
+	AlsoPassphrase    string `json:"alsoPassphrase,omitempty"`
+	FormerPassphrase  string `json:"formerPassphrase,omitempty"`
 }
 
 // SecretEntry returns the key and the value under which a volume's Secret holds the
@@ -66,3 +77,19 @@ func CredentialsFor(node string, secret map[string]string) (Credentials, error) 
 	}
 	return Credentials(entry), nil
 }
+
+// Passphrases returns what may open an encrypted volume, in the order in which it is tried.
+func (c Credentials) Passphrases() []string {
+	return slices.DeleteFunc([]string{c.Passphrase, c.AlsoPassphrase, c.FormerPassphrase}, func(p string) bool { return p == "" })
+}
+
+// PassphraseName names a passphrase in reports. It proves nothing to whoever does not have
+// the passphrase, which is a random key, and cannot be traced back to it.
+func PassphraseName(passphrase string) string {
+	mac := hmac.New(sha256.New, []byte(passphrase))
+	mac.Write([]byte("name of a volume's passphrase"))
+	return hex.EncodeToString(mac.Sum(nil)[:8])
+}
+
+// Absent turns the name of a passphrase into the statement that it does not open the volume.
+func Absent(name string) string { return "!" + name }

@@ -215,12 +215,12 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			}
 			rules := e.Rules(to.Volume.Backend)
 			cephSecret := rules.CephSecret
-			var passphrase string
+			var opened passphrases
 			connection, err := mappers.ParseConnection(published.Document)
 			if err == nil {
 				request := mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames}
 				fixed := operatorsSecret{e.Client, e.Namespace, rules.FixedKeySecret}
-				request.Encryption, passphrase, err = encryptionOf(ctx, volumes, connection, published.Volume, objects.EncryptedOf(of.pv), fixed)
+				request.Encryption, opened, err = encryptionOf(ctx, volumes, connection, published.Volume, objects.EncryptedOf(of.pv), fixed)
 				if err == nil {
 					found, err = operatorsSecret{e.Client, e.Namespace, cephSecret}.forNode(ctx, connection, request)
 				}
@@ -245,7 +245,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			if err != nil {
 				return err
 			}
-			found.Credentials = withPassphrase(found.Credentials, passphrase)
+			if opened.Unusable != nil {
+				e.Logger.Warn("A volume that gets a new key is opened with only one of its keys", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "error", opened.Unusable)
+			}
+			found.Credentials = withPassphrases(found.Credentials, opened)
 			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
 		},
 	})

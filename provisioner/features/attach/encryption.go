@@ -26,56 +26,59 @@ const fixedKeyKey = "fixedKey"
 // encryptionOf returns how a node opens a volume, and with what; nil if the volume is not
 // encrypted. The origin is that of its PersistentVolume (objects.EncryptedOf): if that, or
 // the volume's metadata, says that nodes encrypt the volume, Cinder knows nothing of it.
-func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, origin string, fixed operatorsSecret) (*mappers.Encryption, string, error) {
+func encryptionOf(ctx context.Context, keys Keys, connection mappers.Connection, v cinder.Volume, origin string, fixed operatorsSecret) (*mappers.Encryption, passphrases, error) {
 	encrypted, err := objects.IsEncrypted(connection, v)
 	if _, has := v.Metadata[stamps.KeyEncryption]; err == nil && (has || origin != "") {
 		return recordedEncryption(ctx, v, origin, encrypted, volumekeys.Keeper{Client: fixed.client, Namespace: fixed.namespace})
 	}
 	if err != nil || !encrypted {
-		return nil, "", err
+		return nil, passphrases{}, err
 	}
 	of, key, err := keys.Encryption(ctx, v.ID, objects.HasManagedKey)
 	if err != nil {
-		return nil, "", err
+		return nil, passphrases{}, err
 	}
 	how, err := objects.EncryptionOf(of)
 	if err != nil || how.LUKS == 0 {
-		return how, "", err
+		return how, passphrases{}, err
 	}
 	if of.KeyID == objects.FixedKeyID {
 		if key, err = fixed.readKey(ctx); err != nil {
-			return nil, "", err
+			return nil, passphrases{}, err
 		}
 	}
-	return how, key.Passphrase(), nil
+	return how, passphrases{Main: key}, nil
 }
+
+// passphrases are what a node gets for an encrypted volume; zero if nothing.
+type passphrases = volumekeys.Opened
 
 // recordedEncryption reads the key that a volume's metadata holds, with the key-encryption
 // key of the Secret that the record names. Nothing is formatted without it.
-func recordedEncryption(ctx context.Context, v cinder.Volume, origin string, twice bool, keys volumekeys.Keeper) (*mappers.Encryption, string, error) {
+func recordedEncryption(ctx context.Context, v cinder.Volume, origin string, twice bool, keys volumekeys.Keeper) (*mappers.Encryption, passphrases, error) {
 	if twice {
-		return nil, "", damaged("volume %s is encrypted both by its volume type and by its rule; restore it with a volume type without encryption", v.ID)
+		return nil, passphrases{}, damaged("volume %s is encrypted both by its volume type and by its rule; restore it with a volume type without encryption", v.ID)
 	}
-	key, err := keys.Open(ctx, v.ID, origin, v.Metadata)
+	opened, err := keys.Open(ctx, v.ID, origin, v.Metadata)
 	if unusable := new(volumekeys.UnusableError); errors.As(err, &unusable) {
-		return nil, "", damaged("%v", unusable)
+		return nil, passphrases{}, damaged("%v", unusable)
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, passphrases{}, err
 	}
-	return &mappers.Encryption{LUKS: 2}, key.Passphrase(), nil
+	return &mappers.Encryption{LUKS: 2}, opened, nil
 }
 
-// withPassphrase adds what opens a volume to a node's credentials.
-func withPassphrase(credentials *mappers.NodeCredentials, passphrase string) *mappers.NodeCredentials {
-	if passphrase == "" {
+// withPassphrases adds what opens a volume to a node's credentials.
+func withPassphrases(credentials *mappers.NodeCredentials, opened passphrases) *mappers.NodeCredentials {
+	if opened.Main.Passphrase() == "" {
 		return credentials
 	}
 	var with mappers.NodeCredentials
 	if credentials != nil {
 		with = *credentials
 	}
-	with.Passphrase = passphrase
+	with.Passphrase, with.AlsoPassphrase, with.FormerPassphrase = opened.Main.Passphrase(), opened.Also.Passphrase(), opened.Former.Passphrase()
 	return &with
 }
 

@@ -21,7 +21,9 @@ import (
 // Keys has the records of one backend's keys; backends.Keys implements it.
 type Keys interface {
 	Recorded(ctx context.Context) ([]backends.RecordedKey, error)
-	Replace(ctx context.Context, former backends.RecordedKey, next string) error
+	Replace(ctx context.Context, former backends.RecordedKey, next stamps.KeyRecords) error
+	// Volumes lists the volumes among Recorded.
+	Volumes(ctx context.Context) ([]backends.KeyedVolume, error)
 }
 
 // Backend is a backend of the policy.
@@ -41,11 +43,13 @@ func (e Entry) record() stamps.EncryptionRecord {
 }
 
 // Use is how many volumes and snapshots of a backend an entry opens. Of an unreadable
-// record, the entry is empty.
+// record, the entry is empty. What gets a new key has two records, perhaps under two entries.
 type Use struct {
 	Backend            string
 	Entry              Entry
 	Volumes, Snapshots int
+	// Changing counts those of them that get a new key, or are copies of such volumes.
+	Changing int
 }
 
 // Rewrapper rewraps the keys of a cluster.
@@ -68,18 +72,19 @@ func (r *Rewrapper) Uses(ctx context.Context) ([]Use, error) {
 			continue
 		}
 		for _, key := range recorded {
-			use := Use{Backend: b.Name}
-			if record, err := stamps.ParseEncryptionRecord(key.Text); err == nil {
-				use.Entry = Entry{record.Secret, record.Entry}
-			}
-			i := slices.IndexFunc(uses, func(u Use) bool { return u.Backend == use.Backend && u.Entry == use.Entry })
-			if i < 0 {
-				i, uses = len(uses), append(uses, use)
-			}
-			if key.IsSnapshot {
-				uses[i].Snapshots++
-			} else {
-				uses[i].Volumes++
+			for _, entry := range entriesOf(key.KeyRecords) {
+				i := slices.IndexFunc(uses, func(u Use) bool { return u.Backend == b.Name && u.Entry == entry })
+				if i < 0 {
+					i, uses = len(uses), append(uses, Use{Backend: b.Name, Entry: entry})
+				}
+				if key.IsSnapshot {
+					uses[i].Snapshots++
+				} else {
+					uses[i].Volumes++
+				}
+				if key.IsChanging() {
+					uses[i].Changing++
+				}
 			}
 		}
 	}
@@ -87,6 +92,40 @@ func (r *Rewrapper) Uses(ctx context.Context) ([]Use, error) {
 		return cmp.Or(cmp.Compare(a.Entry.String(), b.Entry.String()), cmp.Compare(a.Backend, b.Backend))
 	})
 	return uses, errors.Join(errs...)
+}
+
+// entriesOf returns the entries that records need, each once.
+func entriesOf(records stamps.KeyRecords) (entries []Entry) {
+	texts := records.All()
+	if records.Main == "" {
+		texts = append(texts, records.Main) // which cannot be read
+	}
+	for _, text := range texts {
+		var entry Entry
+		if record, err := stamps.ParseEncryptionRecord(text); err == nil {
+			entry = Entry{record.Secret, record.Entry}
+		}
+		if !slices.Contains(entries, entry) {
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}
+
+// rewrapped rewraps those of the records that an entry wraps.
+func rewrapped(records stamps.KeyRecords, from Entry, rewrap func(stamps.EncryptionRecord) (stamps.EncryptionRecord, error)) (stamps.KeyRecords, error) {
+	for _, text := range []*string{&records.Main, &records.Next, &records.Former} {
+		record, err := stamps.ParseEncryptionRecord(*text)
+		if err != nil || (Entry{record.Secret, record.Entry}) != from {
+			continue
+		}
+		next, err := rewrap(record)
+		if err != nil {
+			return stamps.KeyRecords{}, err
+		}
+		*text = next.String()
+	}
+	return records, nil
 }
 
 // Rewrap wraps every key that an entry wraps with another one, and returns how many it was,
@@ -104,13 +143,12 @@ func (r *Rewrapper) Rewrap(ctx context.Context, from, to Entry, apply bool) (don
 			continue
 		}
 		for _, key := range recorded {
-			record, err := stamps.ParseEncryptionRecord(key.Text)
-			if err != nil || (Entry{record.Secret, record.Entry}) != from {
+			next, err := rewrapped(key.KeyRecords, from, rewrap)
+			if err == nil && next == key.KeyRecords {
 				continue // Uses shows what cannot be read
 			}
-			next, err := rewrap(record)
 			if err == nil && apply {
-				err = b.Keys.Replace(ctx, key, next.String())
+				err = b.Keys.Replace(ctx, key, next)
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s of backend %s: %w", key, b.Name, err))

@@ -35,12 +35,14 @@ func (r *recorded) Recorded(context.Context) ([]backends.RecordedKey, error) {
 	return slices.Clone(r.keys), r.err
 }
 
-func (r *recorded) Replace(_ context.Context, former backends.RecordedKey, next string) error {
+func (r *recorded) Volumes(context.Context) ([]backends.KeyedVolume, error) { return nil, r.err }
+
+func (r *recorded) Replace(_ context.Context, former backends.RecordedKey, next stamps.KeyRecords) error {
 	if former.ID == r.fails {
 		return errors.New("refused")
 	}
 	r.changes++
-	r.keys[slices.Index(r.keys, former)].Text = next
+	r.keys[slices.Index(r.keys, former)].KeyRecords = next
 	return nil
 }
 
@@ -68,17 +70,17 @@ func passphrase(t *testing.T, text string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key.Passphrase()
+	return key.Main.Passphrase()
 }
 
 // TestKeysAreRewrapped: all of an entry, on every backend, and no others. A failure leaves
 // what it concerns as it is, and does not stop the rest; the next run does it.
 func TestKeysAreRewrapped(t *testing.T) {
-	one := &recorded{keys: []backends.RecordedKey{{ID: "v1", Text: made(t, "a", first)}, {ID: "v2", Text: made(t, "b", second)}, {ID: "s1", IsSnapshot: true, Text: made(t, "a", first)}, {ID: "v3", Text: "1 keys/a"}}}
-	two := &recorded{keys: []backends.RecordedKey{{ID: "v4", Text: made(t, "a", first)}, {ID: "v5", Text: made(t, "a", first)}}, fails: "v4"}
+	one := &recorded{keys: []backends.RecordedKey{{ID: "v1", KeyRecords: stamps.KeyRecords{Main: made(t, "a", first)}}, {ID: "v2", KeyRecords: stamps.KeyRecords{Main: made(t, "b", second)}}, {ID: "s1", IsSnapshot: true, KeyRecords: stamps.KeyRecords{Main: made(t, "a", first)}}, {ID: "v3", KeyRecords: stamps.KeyRecords{Main: "1 keys/a"}}}}
+	two := &recorded{keys: []backends.RecordedKey{{ID: "v4", KeyRecords: stamps.KeyRecords{Main: made(t, "a", first)}}, {ID: "v5", KeyRecords: stamps.KeyRecords{Main: made(t, "a", first)}}}, fails: "v4"}
 	var before []string
 	for _, k := range slices.Concat(one.keys[:3], two.keys) {
-		before = append(before, passphrase(t, k.Text))
+		before = append(before, passphrase(t, k.Main))
 	}
 	var said []string
 	r := &Rewrapper{Keeper: keys(map[string]string{"a": first, "b": second}), Backends: []Backend{{"one", one}, {"two", two}}, Say: func(what string) { said = append(said, what) }}
@@ -89,7 +91,7 @@ func TestKeysAreRewrapped(t *testing.T) {
 			t.Errorf("uses %v, %v\nwant %s", got, err, want)
 		}
 	}
-	uses("[{one / 1 0} {one keys/a 1 1} {two keys/a 2 0} {one keys/b 1 0}]")
+	uses("[{one / 1 0 0} {one keys/a 1 1 0} {two keys/a 2 0 0} {one keys/b 1 0 0}]")
 	from, to := Entry{"keys", "a"}, Entry{"keys", "b"}
 	if n, err := r.Rewrap(t.Context(), from, to, false); n != 4 || err != nil || one.changes+two.changes > 0 || len(said) > 0 {
 		t.Errorf("without apply: %d, %v, said %q", n, err, said)
@@ -101,7 +103,7 @@ func TestKeysAreRewrapped(t *testing.T) {
 	if !slices.Equal(said, want) {
 		t.Errorf("said %q", said)
 	}
-	uses("[{one / 1 0} {two keys/a 1 0} {one keys/b 2 1} {two keys/b 1 0}]")
+	uses("[{one / 1 0 0} {two keys/a 1 0 0} {one keys/b 2 1 0} {two keys/b 1 0 0}]")
 	two.fails = ""
 	if n, err := r.Rewrap(t.Context(), from, to, true); n != 1 || err != nil {
 		t.Errorf("again: %d, %v", n, err)
@@ -111,9 +113,9 @@ func TestKeysAreRewrapped(t *testing.T) {
 	}
 	var after []string
 	for _, k := range slices.Concat(one.keys[:3], two.keys) {
-		after = append(after, passphrase(t, k.Text))
+		after = append(after, passphrase(t, k.Main))
 	}
-	if !slices.Equal(before, after) || one.keys[3].Text != "1 keys/a" {
+	if !slices.Equal(before, after) || one.keys[3].Main != "1 keys/a" {
 		t.Error("a volume has another key than before, or an unreadable record was changed")
 	}
 }
@@ -134,10 +136,10 @@ func TestNothingIsRewrappedWithoutBothKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := made(t, "a", first)
-			one := &recorded{keys: []backends.RecordedKey{{ID: "v1", Text: text}}, err: test.err}
+			one := &recorded{keys: []backends.RecordedKey{{ID: "v1", KeyRecords: stamps.KeyRecords{Main: text}}}, err: test.err}
 			r := &Rewrapper{Keeper: keys(test.entries), Backends: []Backend{{"one", one}}, Say: func(string) {}}
 			n, err := r.Rewrap(t.Context(), Entry{"keys", "a"}, Entry{"keys", "b"}, true)
-			if n != 0 || err == nil || !strings.Contains(err.Error(), test.want) || one.keys[0].Text != text || strings.Contains(err.Error(), second) {
+			if n != 0 || err == nil || !strings.Contains(err.Error(), test.want) || one.keys[0].Main != text || strings.Contains(err.Error(), second) {
 				t.Errorf("%d, %v", n, err)
 			}
 			if _, err := r.Uses(t.Context()); (err != nil) != (test.err != nil) {

@@ -3,6 +3,7 @@ package volumekeys
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,19 @@ type Keeper struct {
 	Client kubernetes.Interface
 	// Namespace is the program's.
 	Namespace string
+	// Now is the clock; nil for that of the machine.
+	Now func() time.Time
+}
+
+// Opened are the keys of a volume. Those that there are none of are zero.
+type Opened struct {
+	// Main is the volume's key.
+	Main cinder.Key
+	// Also is a key that must open the volume, too, and Former one that must not open it
+	// any more. There is at most one of them.
+	Also, Former cinder.Key
+	// Unusable is why another record than that of Main is left out.
+	Unusable error
 }
 
 // entry reads a key-encryption key from a Secret that an operator has labeled. purpose says
@@ -68,11 +82,39 @@ func (k Keeper) New(ctx context.Context, secret, entry, claimUID string) (stamps
 	return record, nil
 }
 
-// Open returns the key of a volume with the metadata that it has at Cinder. The origin is
-// what its PersistentVolume says; empty if it says nothing of encryption. The key is opened
+// Open returns the keys of a volume with the metadata that it has at Cinder. The origin is
+// what its PersistentVolume says; empty if it says nothing of encryption. Keys are opened
 // only if both agree.
-func (k Keeper) Open(ctx context.Context, volumeID, origin string, metadata map[string]string) (cinder.Key, error) {
-	text, has := metadata[stamps.KeyEncryption]
+//
+// Former is returned as Also until its record has settled: until then, whatever else writes
+// records may still bring back those of before.
+func (k Keeper) Open(ctx context.Context, volumeID, origin string, metadata map[string]string) (Opened, error) {
+	records := stamps.KeyRecordsOf(metadata)
+	var opened Opened
+	var err error
+	if opened.Main, err = k.open(ctx, volumeID, origin, metadata, stamps.KeyEncryption); err != nil || !records.IsChanging() {
+		return opened, err
+	}
+	name, other := stamps.KeyEncryptionNext, &opened.Also
+	if records.Former != "" {
+		name = stamps.KeyEncryptionFormer
+		now := time.Now
+		if k.Now != nil {
+			now = k.Now
+		}
+		if _, settled := records.Settled(now()); settled {
+			other = &opened.Former
+		}
+	}
+	if *other, opened.Unusable = k.open(ctx, volumeID, origin, metadata, name); other.Passphrase() == opened.Main.Passphrase() {
+		*other = cinder.Key{}
+	}
+	return opened, nil
+}
+
+// open opens the record under a key of the metadata.
+func (k Keeper) open(ctx context.Context, volumeID, origin string, metadata map[string]string, name string) (cinder.Key, error) {
+	text, has := metadata[name]
 	switch {
 	case !has && origin == "":
 		return cinder.Key{}, unusable("volume %s is not encrypted", volumeID)

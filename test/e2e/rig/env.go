@@ -89,7 +89,7 @@ type VolumeTypes struct {
 	// LUKS is like ISCSI, and LUKS2 like ISCSIMultipath; volumes of them are encrypted
 	// with the rig's FixedKey.
 	LUKS, LUKS2 string
-	// Limited is like ISCSI, and has front-end QoS: 2 MiB and 50 requests a second.
+	// Limited is like ISCSI, and has front-end QoS: 512 KiB and 20 requests a second.
 	Limited string
 	// RBD is of a Ceph cluster; empty unless the rig was started with one.
 	RBD string

@@ -48,7 +48,7 @@ EXTRA_SPECS = {
 # The providers of encryption.
 ENCRYPTED = {'luks': 'luks', 'luks2': 'luks2', 'rbd-luks': 'luks'}
 # Front-end QoS, which the nodes hold.
-LIMITS = {'limited': {'total_bytes_sec': '2097152', 'total_iops_sec': '50'}}
+LIMITS = {'limited': {'total_bytes_sec': '524288', 'total_iops_sec': '20'}}
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
