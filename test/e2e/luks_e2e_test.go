@@ -175,6 +175,13 @@ func TestNodesOpenEncryptedVolumes(t *testing.T) {
 		n.detach(ctx, t, v)
 	})
 
+	t.Run("a new passphrase", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("each key takes an emulated processor ten seconds")
+		}
+		n.changesPassphrases(ctx, t, marker)
+	})
+
 	t.Run("another node", func(t *testing.T) {
 		other := startNode(ctx, t, env, "node-2")
 		id, err := createVolume(ctx, env, "node-luks-moves", env.Types.LUKS)
@@ -202,6 +209,46 @@ func TestNodesOpenEncryptedVolumes(t *testing.T) {
 	if seen := lines + n.run(ctx, t, "cat /tmp/plugin.log; find "+stateDir+" -type f -exec cat {} +; dmesg"); strings.Contains(strings.ToLower(seen), env.FixedKey) {
 		t.Error("the key is in an argument, a state file or a log")
 	}
+}
+
+// changesPassphrases gives a volume a new passphrase, as volume rewrap --new-keys does: both
+// open it, and then the new one alone. The header is changed while the device is open.
+func (n *csiNode) changesPassphrases(ctx context.Context, t *testing.T, marker string) {
+	t.Helper()
+	id, err := createVolume(ctx, n.env, "node-luks-new", n.env.Types.LUKS2)
+	must(t, err)
+	former, next := n.env.FixedKey, strings.Repeat("5a", 32)
+	attached := n.attach(ctx, t, id, false)
+	with := func(passphrase, also, gone string) csiVolume {
+		v := n.encrypted(ctx, t, attached, passphrase)
+		credentials, err := wire.CredentialsFor(n.name, v.secrets)
+		must(t, err)
+		credentials.AlsoPassphrase, credentials.FormerPassphrase = also, gone
+		key, entry, err := wire.SecretEntry(n.name, credentials)
+		must(t, err)
+		v.secrets = map[string]string{key: string(entry)}
+		return v
+	}
+	for _, step := range []struct {
+		v     csiVolume
+		slots int
+	}{{with(former, "", ""), 1}, {with(former, next, ""), 2}, {with(next, former, ""), 2}, {with(next, "", former), 1}, {with(next, "", ""), 1}} {
+		must(t, n.stage(ctx, t, step.v, "xfs"))
+		must(t, n.stage(ctx, t, step.v, "xfs"))
+		if content := n.run(ctx, t, "cd "+stagingPath(step.v)+" && test -e data || printf '"+marker+"' > data; cat data"); content != marker {
+			t.Errorf("it has %q", content)
+		}
+		dump := n.run(ctx, t, "cryptsetup luksDump $(cryptsetup status standalone-cinder-"+id+" | awk '/device:/ {print $2}')")
+		if slots := strings.Count(dump, ": luks2\n"); slots != step.slots {
+			t.Errorf("%d passphrases open it, want %d:\n%s", slots, step.slots, dump)
+		}
+		must(t, n.unstage(ctx, step.v))
+	}
+	if err := n.stage(ctx, t, with(former, "", ""), "xfs"); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "WrongKey: ") {
+		t.Errorf("the former passphrase: %v", err)
+	}
+	n.checkNothingLeft(ctx, t)
+	n.detach(ctx, t, attached)
 }
 
 // osBrick runs os-brick's own code, whose programs run on the node: each line of its output

@@ -396,7 +396,7 @@ func TestTooManyLostNodesAreLeftAlone(t *testing.T) {
 		w.must(c.heard(w.ctx, n, corev1.ConditionTrue))
 	}
 	w.startWithSidecar(append(slices.Clone(shortLease), taintAll...)...)
-	c.saysOn(w, 0, "NodeNotTakenOutOfService", "its kubelet renews its Lease")
+	c.saysOn(w, 0, "NodeNotTakenOutOfService", "its kubelet's Lease has not expired")
 	for n := range 3 {
 		c.staysAlone(w, n)
 	}

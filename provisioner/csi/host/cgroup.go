@@ -28,15 +28,23 @@ type Rates struct {
 	ReadBytes, WriteBytes, ReadOperations, WriteOperations int64
 }
 
+// Linux multiplied a rate of bytes by a time in 64 bits until 6.0 (blk-throttle.c), which
+// makes of a huge rate any other. It keeps operations in 32 bits.
+const (
+	mostBytes      = 1 << 50
+	mostOperations = 1<<32 - 1
+)
+
 // line returns the rates in the form of io.max (cgroup-v2.rst of the kernel).
 func (r Rates) line(number string) string {
-	rate := func(n int64) string {
-		if n <= 0 {
+	rate := func(n, most int64) string {
+		if n <= 0 || n >= most {
 			return "max"
 		}
 		return strconv.FormatInt(n, 10)
 	}
-	return fmt.Sprintf("%s rbps=%s wbps=%s riops=%s wiops=%s\n", number, rate(r.ReadBytes), rate(r.WriteBytes), rate(r.ReadOperations), rate(r.WriteOperations))
+	return fmt.Sprintf("%s rbps=%s wbps=%s riops=%s wiops=%s\n", number,
+		rate(r.ReadBytes, mostBytes), rate(r.WriteBytes, mostBytes), rate(r.ReadOperations, mostOperations), rate(r.WriteOperations, mostOperations))
 }
 
 // cgroups is where the node's first process has its cgroups. The mount is the node's, so
@@ -45,24 +53,36 @@ const cgroups = "/sys/fs/cgroup"
 
 // LimitPod makes the kernel hold the rates of a device for a pod, and lifts those that are
 // 0. A request counts where a process submits it, so device must be the topmost: what was
-// opened from a disk, the map of its paths, or the head of a namespace.
-func (h *Host) LimitPod(ctx context.Context, uid, device string, rates Rates) error {
+// opened from a disk, the map of its paths, or the head of a namespace. It returns false if
+// the kernel holds just these rates.
+func (h *Host) LimitPod(ctx context.Context, uid, device string, rates Rates) (changed bool, err error) {
 	if _, err := h.root.ReadFile(cgroups + "/cgroup.controllers"); err != nil {
-		return Refuse(CgroupV1, "the node has no cgroup v2 at %s", cgroups)
+		return false, Refuse(CgroupV1, "the node has no cgroup v2 at %s", cgroups)
 	}
 	number := h.attribute("/sys/block/" + device + "/dev")
 	if number == "" {
-		return fmt.Errorf("the kernel has no device %s", device)
+		return false, fmt.Errorf("the kernel has no device %s", device)
 	}
 	at := podCgroup(h.root, uid)
 	if at == "" {
-		return Refuse(NoPodCgroup, "no cgroup of pod %s is below %s", uid, cgroups)
+		return false, Refuse(NoPodCgroup, "no cgroup of pod %s is below %s", uid, cgroups)
 	}
 	file := at + "/io.max"
-	if _, err := h.root.ReadFile(file); err != nil {
-		return Refuse(NoIOController, "%s cannot be read: %v", file, err)
+	content, err := h.root.ReadFile(file)
+	if err != nil {
+		return false, Refuse(NoIOController, "%s cannot be read: %v", file, err)
 	}
-	return h.root.Set(ctx, file, rates.line(number))
+	// A device without limits has no line.
+	present, wanted := Rates{}.line(number), rates.line(number)
+	for line := range strings.Lines(string(content)) {
+		if strings.HasPrefix(line, number+" ") {
+			present = line
+		}
+	}
+	if present == wanted {
+		return false, nil
+	}
+	return true, h.root.Set(ctx, file, wanted)
 }
 
 // The search for a pod's cgroup is bounded: a node may have thousands of cgroups of others.

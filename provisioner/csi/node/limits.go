@@ -37,14 +37,14 @@ func (l limiter) hold(ctx context.Context, r *record, target string) {
 	rates := host.Rates(*r.Limits)
 	var err error
 	for started := time.Now(); ; {
-		err = l.set(ctx, r, target, rates)
+		_, err = l.set(ctx, r, target, rates)
 		if !host.IsUnready(err) || time.Since(started) >= l.patience {
 			break
 		}
 		time.Sleep(cgroupPoll)
 	}
 	if err == nil {
-		l.logger.Info("volume is limited for a pod", "volume", r.Volume, "device", r.used(), "pod", host.PodOf(target), "limits", *r.Limits)
+		l.tell(r, target)
 		return
 	}
 	reason := ReasonNotLimited
@@ -53,6 +53,29 @@ func (l limiter) hold(ctx context.Context, r *record, target string) {
 	}
 	l.observer.Unlimited(reason)
 	l.logger.Error("pod uses a volume without its limits", "volume", r.Volume, "path", target, "error", err)
+}
+
+// holdAgain limits the pods that see a volume and lack its limits. The kubelet mounts volumes
+// while a pod waits for the node's network, which may be long before the pod has a cgroup, and
+// does not repeat the call; and what manages cgroups may take the controller away for a
+// moment. hold has told what fails.
+func (l limiter) holdAgain(ctx context.Context, r *record) {
+	if r.Limits == nil {
+		return
+	}
+	for _, target := range r.Targets {
+		mounts, err := l.host.MountsAt(target)
+		if err != nil || len(mounts) == 0 || !l.host.Shows(mounts[len(mounts)-1], r.used()) {
+			continue
+		}
+		if changed, err := l.set(ctx, r, target, host.Rates(*r.Limits)); changed && err == nil {
+			l.tell(r, target)
+		}
+	}
+}
+
+func (l limiter) tell(r *record, target string) {
+	l.logger.Info("volume is limited for a pod", "volume", r.Volume, "device", r.used(), "pod", host.PodOf(target), "limits", *r.Limits)
 }
 
 // lift removes a pod's limits after its last path to the volume was unmounted: while the
@@ -64,15 +87,15 @@ func (l limiter) lift(ctx context.Context, r *record, target string) {
 		return
 	}
 	// The kernel forgets the limits with the cgroup, and with the device.
-	if err := l.set(ctx, r, target, host.Rates{}); err != nil && !host.IsUnready(err) {
+	if _, err := l.set(ctx, r, target, host.Rates{}); err != nil && !host.IsUnready(err) {
 		l.logger.Warn("limits of a volume could not be removed from its pod", "volume", r.Volume, "path", target, "error", err)
 	}
 }
 
-func (l limiter) set(ctx context.Context, r *record, target string, rates host.Rates) error {
+func (l limiter) set(ctx context.Context, r *record, target string, rates host.Rates) (changed bool, err error) {
 	pod := host.PodOf(target)
 	if pod == "" {
-		return errors.New("the path does not name a pod")
+		return false, errors.New("the path does not name a pod")
 	}
 	return l.host.LimitPod(ctx, pod, r.used(), rates)
 }

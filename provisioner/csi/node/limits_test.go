@@ -148,6 +148,56 @@ func TestNoLimitStopsAPod(t *testing.T) {
 	}
 }
 
+// TestLimitsComeBack: the kubelet mounts the volumes of a pod that waits for the node's
+// network before the pod has a cgroup, and whoever manages cgroups may take the controller
+// away for a moment.
+func TestLimitsComeBack(t *testing.T) {
+	cgroup := "kubepods/burstable/pod" + firstPod
+	for name, block := range map[string]bool{"a filesystem": false, "a raw volume": true} {
+		t.Run(name, func(t *testing.T) {
+			f, u := newFixture(t), plain()
+			u.block, u.limits = block, &wire.Limits{ReadBytes: 2 << 20, WriteOperations: 50}
+			f.node.Cgroups = map[string]map[string]string{"kubepods": nil}
+			f.must(f.stage(u))
+			f.publishTo(u, firstPod)
+			f.publishTo(u, secondPod)
+			r, err := f.service.state.load(u.handle())
+			f.must(err)
+			line := f.numberOf(r.used()) + " " + rates
+			for _, becomes := range []map[string]string{{}, nil, {}} {
+				f.node.Cgroups[cgroup] = becomes
+				f.start()
+				f.paths.Complete(t.Context())
+				if becomes != nil {
+					f.wantIOMax(cgroup, line)
+				}
+			}
+			// Another device may have the number when the pod has let go of the volume.
+			f.unpublishFrom(u, firstPod)
+			f.paths.Complete(t.Context())
+			f.wantIOMax(cgroup)
+			if told := strings.Count(strings.Join(f.observed, " "), "unlimited"); told != 2 {
+				t.Errorf("the metric counts %d pods, want 2", told)
+			}
+			f.unpublishFrom(u, secondPod)
+			f.must(f.unstage(u))
+			f.clean()
+		})
+	}
+}
+
+// TestHugeRatesAreNone: some kernels multiply a rate by a time in 64 bits.
+func TestHugeRatesAreNone(t *testing.T) {
+	f, u, cgroup := newFixture(t), plain(), "kubepods/pod"+firstPod
+	u.limits = &wire.Limits{ReadBytes: 1 << 62, WriteBytes: 1<<63 - 1, ReadOperations: 1 << 62, WriteOperations: 50}
+	f.node.Cgroups = map[string]map[string]string{cgroup: {}}
+	f.must(f.stage(u))
+	f.publishTo(u, firstPod)
+	r, err := f.service.state.load(u.handle())
+	f.must(err)
+	f.wantIOMax(cgroup, f.numberOf(r.used())+" rbps=max wbps=max riops=max wiops=50")
+}
+
 // TestLimitsInAnyCgroup has the names that kubelets give to pods.
 func TestLimitsInAnyCgroup(t *testing.T) {
 	inside := strings.ReplaceAll(firstPod, "-", "_")

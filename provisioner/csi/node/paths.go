@@ -23,7 +23,8 @@ type Paths struct {
 // NewPaths returns the paths of a Service's volumes.
 func NewPaths(of *Service) *Paths { return &Paths{service: of} }
 
-// Keep adds paths that were down when a volume was staged, until ctx ends.
+// Keep adds paths that were down when a volume was staged, and limits that pods lack, until ctx
+// ends.
 func (p *Paths) Keep(ctx context.Context) {
 	for {
 		select {
@@ -35,7 +36,8 @@ func (p *Paths) Keep(ctx context.Context) {
 	}
 }
 
-// Complete adds the paths that staged volumes lack, and logs which they still lack.
+// Complete adds the paths that staged volumes lack, and the limits that their pods lack, and
+// logs which paths they still lack.
 func (p *Paths) Complete(ctx context.Context) {
 	s := p.service
 	records, err := s.state.all()
@@ -81,8 +83,12 @@ func (p *Paths) completeOne(ctx context.Context, volume string) error {
 	}
 	defer release()
 	r, err := s.state.load(volume)
-	if err != nil || r == nil || !r.Staged || r.Outdated {
+	if err != nil || r == nil || !r.Staged {
 		return err
+	}
+	s.limiter.holdAgain(ctx, r)
+	if r.Outdated {
+		return nil
 	}
 	protocol, err := s.protocolOf(r)
 	if err != nil {

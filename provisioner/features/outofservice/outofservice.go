@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -102,6 +103,9 @@ type Options struct {
 type Controller struct {
 	Options
 	loop *worker.Loop[string]
+	// leases are the Leases of kubelets when they were last read. Only the worker uses them.
+	leases map[string]coordinationv1.LeaseSpec
+	read   time.Time
 
 	mu sync.Mutex
 	// seen has what this term knows of nodes that need attention.

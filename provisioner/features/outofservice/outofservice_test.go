@@ -870,6 +870,7 @@ func TestKubeletsLeasesShowWhoseTheTroubleIs(t *testing.T) {
 		"no other renews":                {renewed: map[string]time.Duration{"n2": old, "n3": old}, why: "3 of 3 nodes are not Ready, have not renewed"},
 		"another does not renew":         {renewed: map[string]time.Duration{"n2": old}, why: "2 of 3 nodes"},
 		"this clock is late":             {renewed: map[string]time.Duration{"n2": -6 * time.Second}, why: "2 of 3 nodes"},
+		"it is given up early":           {renewed: map[string]time.Duration{"n1": 25 * time.Second, "n2": 15 * time.Second, "n3": 18 * time.Second}, why: "its kubelet's Lease has not expired"},
 		"the node itself renews":         {renewed: map[string]time.Duration{"n1": time.Second}, why: "it is kube-controller-manager that does not see it"},
 		"none renews after it has begun": {later: map[string]time.Duration{"n2": old, "n3": old}, state: "taking b1", why: "3 of 3 nodes"},
 		"it renews after it has begun":   {later: map[string]time.Duration{"n1": 0}, state: "taking b1", why: "it is kube-controller-manager"},
@@ -927,4 +928,44 @@ func TestTheLeasesOfKubeletsMustBeKnown(t *testing.T) {
 			t.Errorf("the events are %q", said)
 		}
 	})
+}
+
+// TestManyLostNodesAskForTheLeasesOnce: when a rack is lost, or clocks differ, hundreds of nodes
+// would each list the Leases of thousands.
+func TestManyLostNodesAskForTheLeasesOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		renewed time.Duration
+		most    int
+	}{
+		"while one is taken after another":      {most: 5},
+		"while the others' Leases are not told": {renewed: time.Minute, most: 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				objects, renewed := lost(), map[string]time.Duration{}
+				for i := range 40 {
+					objects = append(objects, machine(fmt.Sprintf("rack-%d", i), silent))
+				}
+				for i := range 80 {
+					name := fmt.Sprintf("other-%d", i)
+					objects, renewed[name] = append(objects, machine(name)), c.renewed
+				}
+				w, asked := newCluster(t, objects...), 0
+				w.renewed = renewed
+				w.client.PrependReactor("list", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					if action.GetNamespace() == corev1.NamespaceNodeLease {
+						asked++
+					}
+					return false, nil, nil
+				})
+				end := w.term(50)
+				time.Sleep(59 * time.Second)
+				synctest.Wait()
+				end()
+				if asked > c.most {
+					t.Errorf("the Leases were listed %d times in a minute, want %d at most", asked, c.most)
+				}
+			})
+		})
+	}
 }

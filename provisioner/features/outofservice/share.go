@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	// freshFor is the part of its duration, as a divisor, for which a Lease counts as
-	// renewed. Kubelets renew theirs after a quarter of it, 10 s.
+	// freshFor is the part of its duration, as a divisor, for which the Lease of another node
+	// counts as renewed. Kubelets renew theirs after a quarter of it, 10 s. That of the silent
+	// node counts for all of its duration: however soon kube-controller-manager gives up a
+	// node, in an outage the others are no longer fresh then, since they renewed theirs at most
+	// a quarter later.
 	freshFor = 2
 	// clocksDiffer is how far a node's clock may be ahead.
 	clocksDiffer = 5 * time.Second
@@ -37,19 +40,17 @@ func (c *Controller) isCrowded(name string) *Refusal {
 // tooMany returns why a node is left alone because of the others. A node is Ready until
 // nothing was heard of it for 50 s, so in an outage of the control plane the first one that
 // is not looks like a lost one. But then no kubelet renews its Lease.
-func (c *Controller) tooMany(ctx context.Context, node *corev1.Node) (*Refusal, error) {
-	leases, err := paging.List(ctx, "the Leases of kubelets", c.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List,
-		func(page *coordinationv1.LeaseList) []coordinationv1.Lease { return page.Items })
+func (c *Controller) tooMany(ctx context.Context, node *corev1.Node, latest bool) (*Refusal, error) {
+	leases, err := c.kubelets(ctx, latest)
 	if err != nil {
 		return nil, err
 	}
-	heard, now := map[string]bool{}, time.Now()
-	for i := range leases {
-		heard[leases[i].Name] = isRenewed(&leases[i], now)
-	}
-	refusal := c.exceeds(node, func(other *corev1.Node) bool { return nodemark.IsReady(other) && heard[other.Name] })
-	if refusal == nil && heard[node.Name] {
-		refusal = refuse(Share, "its kubelet renews its Lease, so it is kube-controller-manager that does not see it")
+	now := time.Now()
+	refusal := c.exceeds(node, func(other *corev1.Node) bool {
+		return nodemark.IsReady(other) && isRenewed(leases[other.Name], now, freshFor)
+	})
+	if refusal == nil && isRenewed(leases[node.Name], now, 1) {
+		refusal = refuse(Share, "its kubelet's Lease has not expired, so it is kube-controller-manager that does not see it, or too early to tell")
 	}
 	if refusal != nil {
 		c.soon(node.Name, 2*time.Second)
@@ -57,14 +58,37 @@ func (c *Controller) tooMany(ctx context.Context, node *corev1.Node) (*Refusal, 
 	return refusal, nil
 }
 
-// isRenewed reports whether a kubelet has renewed its Lease lately. The clocks are those of
-// the node and of this program: if they differ so much that they prove nothing, it has not.
-func isRenewed(lease *coordinationv1.Lease, now time.Time) bool {
-	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
+// kubelets returns the Leases of kubelets by node. Before anything was done about a node,
+// those of a moment ago suffice: hundreds of nodes may ask for the Leases of thousands.
+func (c *Controller) kubelets(ctx context.Context, latest bool) (map[string]coordinationv1.LeaseSpec, error) {
+	if !latest && time.Since(c.read) < lookEvery {
+		return c.leases, nil
+	}
+	// Before the list, so that it is not older than it seems.
+	read, found := time.Now(), map[string]coordinationv1.LeaseSpec{}
+	_, err := paging.List(ctx, "the Leases of kubelets", c.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List,
+		func(page *coordinationv1.LeaseList) []struct{} {
+			for i := range page.Items {
+				found[page.Items[i].Name] = page.Items[i].Spec
+			}
+			return nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	c.read, c.leases = read, found
+	return found, nil
+}
+
+// isRenewed reports whether a kubelet has renewed its Lease within a part of its duration,
+// which is a divisor. The clocks are those of the node and of this program: if they differ so
+// much that they prove nothing, it has not.
+func isRenewed(lease coordinationv1.LeaseSpec, now time.Time, part time.Duration) bool {
+	if lease.RenewTime == nil || lease.LeaseDurationSeconds == nil {
 		return false
 	}
-	age := now.Sub(lease.Spec.RenewTime.Time)
-	return age >= -clocksDiffer && age <= time.Duration(*lease.Spec.LeaseDurationSeconds)*time.Second/freshFor
+	age := now.Sub(lease.RenewTime.Time)
+	return age >= -clocksDiffer && age <= time.Duration(*lease.LeaseDurationSeconds)*time.Second/part
 }
 
 // exceeds returns why a node is left alone if, with it, too many nodes are out of service or

@@ -69,14 +69,14 @@ func (c *Controller) takeOut(ctx context.Context, node *corev1.Node, mark nodema
 	if node.Status.NodeInfo.BootID == "" || len(node.Status.NodeInfo.BootID) > 64 || len(strings.Fields(node.Status.NodeInfo.BootID)) != 1 {
 		return refuse(Unreported, "its kubelet has reported no boot ID, by which a reboot could be told"), nil
 	}
-	if refusal, err := c.tooMany(ctx, node); refusal != nil || err != nil {
+	if wait := c.pauseFor(node.Name, true); !marked && wait > 0 {
+		c.soon(node.Name, wait)
+		return nil, nil
+	}
+	if refusal, err := c.tooMany(ctx, node, marked); refusal != nil || err != nil {
 		return refusal, err
 	}
 	if !marked {
-		if wait := c.pauseFor(node.Name, true); wait > 0 {
-			c.soon(node.Name, wait)
-			return nil, nil
-		}
 		if _, refusal, err := c.inventory(ctx, node); refusal != nil || err != nil {
 			return refusal, err
 		}
@@ -177,7 +177,7 @@ func (c *Controller) taint(ctx context.Context, name string, mark nodemark.Mark,
 		c.soon(name, 0)
 		return nil, nil
 	}
-	if refusal, err := c.tooMany(ctx, node); refusal != nil || err != nil {
+	if refusal, err := c.tooMany(ctx, node, true); refusal != nil || err != nil {
 		return refusal, err
 	}
 	// Several may have waited for Cinder.
