@@ -3,6 +3,7 @@ package rewrap
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -570,8 +571,13 @@ func TestALyingNodeHarmsOnlyItsOwnVolume(t *testing.T) {
 
 // TestVolumesAlwaysOpen: whatever is killed, copied, rewrapped and moved, and in whatever
 // order, some record opens each header, and the first one that of a volume that is no copy.
-// In the end, each volume has one record, which opens it.
+// In the end, each volume has one record, which opens it. -rapid.checks=1000 tells more stories.
 func TestVolumesAlwaysOpen(t *testing.T) {
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set("25"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) { rapid.Check(inBubble{t}, alwaysOpen) })
 }
 
