@@ -114,6 +114,10 @@ func TestConnectionsOutlastAnElection(t *testing.T) {
 	s, path := listen(t)
 	connection := dial(t, path)
 	ready(t, connection)
+	// Calls succeed a moment before gRPC says that the connection is ready.
+	for state := connection.GetState(); state != connectivity.Ready; state = connection.GetState() {
+		connection.WaitForStateChange(t.Context(), state)
+	}
 	l := newLeader()
 	close(l.may)
 	s.Lead(l.services())
