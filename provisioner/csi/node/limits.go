@@ -22,7 +22,7 @@ type limiter struct {
 }
 
 const (
-	cgroupPatience = 5 * time.Second
+	cgroupPatience = time.Second
 	cgroupPoll     = 100 * time.Millisecond
 )
 
