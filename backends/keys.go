@@ -31,14 +31,24 @@ type KeyedVolume struct {
 	IsBeingCopied bool
 }
 
+// list lists volumes and snapshots, with and without records.
+func (k Keys) list(ctx context.Context) (volumes []cinder.Volume, snapshots []cinder.Snapshot, err error) {
+	at := k.current()
+	if volumes, err = at.inventory.All(ctx, time.Now()); err == nil {
+		snapshots, err = at.snapshots.taken.inventory.All(ctx, time.Now())
+	}
+	return volumes, snapshots, err
+}
+
+// hasRecord reports whether metadata is of this cluster and has a record.
+func (k Keys) hasRecord(metadata map[string]string) bool {
+	_, has := metadata[stamps.KeyEncryption]
+	return has && metadata[stamps.KeyCluster] == k.options.Cluster
+}
+
 // Volumes lists the cluster's volumes with records.
 func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
-	at := k.current()
-	volumes, err := at.inventory.All(ctx, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	snapshots, err := at.snapshots.taken.inventory.All(ctx, time.Now())
+	volumes, snapshots, err := k.list(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +65,7 @@ func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
 	}
 	var found []KeyedVolume
 	for _, v := range volumes {
-		if _, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
+		if k.hasRecord(v.Metadata) {
 			found = append(found, KeyedVolume{RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)}, v, copied[v.ID] || v.Status == cinder.StatusBackingUp})
 		}
 	}
@@ -64,23 +74,18 @@ func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
 
 // Recorded lists the records on the cluster's volumes and snapshots.
 func (k Keys) Recorded(ctx context.Context) ([]RecordedKey, error) {
-	at := k.current()
-	volumes, err := at.inventory.All(ctx, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	snapshots, err := at.snapshots.taken.inventory.All(ctx, time.Now())
+	volumes, snapshots, err := k.list(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var found []RecordedKey
 	for _, v := range volumes {
-		if _, has := v.Metadata[stamps.KeyEncryption]; has && v.Metadata[stamps.KeyCluster] == at.cluster {
+		if k.hasRecord(v.Metadata) {
 			found = append(found, RecordedKey{ID: v.ID, KeyRecords: stamps.KeyRecordsOf(v.Metadata)})
 		}
 	}
 	for _, s := range snapshots {
-		if _, has := s.Metadata[stamps.KeyEncryption]; has && s.Metadata[stamps.KeyCluster] == at.cluster {
+		if k.hasRecord(s.Metadata) {
 			found = append(found, RecordedKey{ID: s.ID, IsSnapshot: true, KeyRecords: stamps.KeyRecordsOf(s.Metadata)})
 		}
 	}
