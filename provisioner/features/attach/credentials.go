@@ -16,9 +16,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// nodeSecretName returns the name of the Secret of a CSI PersistentVolume.
-func nodeSecretName(pvName string) string { return pvName + "-node" }
-
 // The keys of the operator's Secret for a Ceph cluster, which are ceph-csi's.
 const (
 	cephUserKey = "userID"
@@ -79,11 +76,11 @@ const maxConflicts = 8
 // there if the node needs none.
 func (e *Engine) keep(ctx context.Context, pv *corev1.PersistentVolume, node string, credentials *mappers.NodeCredentials) error {
 	ref := pv.Spec.CSI.NodeStageSecretRef
-	if ref == nil || ref.Namespace != e.Namespace || ref.Name != nodeSecretName(pv.Name) {
+	if ref == nil || ref.Namespace != e.Namespace || ref.Name != objects.NodeSecretName(pv.Name) {
 		if credentials == nil {
 			return nil
 		}
-		return damaged("PersistentVolume %s does not name Secret %s/%s in spec.csi.nodeStageSecretRef, from which its nodes get their credentials", pv.Name, e.Namespace, nodeSecretName(pv.Name))
+		return damaged("PersistentVolume %s does not name Secret %s/%s in spec.csi.nodeStageSecretRef, from which its nodes get their credentials", pv.Name, e.Namespace, objects.NodeSecretName(pv.Name))
 	}
 	var value []byte
 	key := wire.SecretKey(node)
@@ -127,7 +124,7 @@ func (e *Engine) drop(ctx context.Context, pvName, node string) error {
 // changed it. If there is none, it calls missing to make it, and edits nothing if
 // missing is nil or made none.
 func (e *Engine) change(ctx context.Context, pvName string, missing func() error, edit func(*corev1.Secret) (changed bool)) error {
-	secrets, name := e.Client.CoreV1().Secrets(e.Namespace), nodeSecretName(pvName)
+	secrets, name := e.Client.CoreV1().Secrets(e.Namespace), objects.NodeSecretName(pvName)
 	restored := false
 	for range maxConflicts {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
@@ -172,14 +169,14 @@ func (e *Engine) restore(ctx context.Context, pv *corev1.PersistentVolume) error
 	}
 	_, err = e.Client.CoreV1().Secrets(e.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: nodeSecretName(pv.Name), Namespace: e.Namespace, Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy},
+			Name: objects.NodeSecretName(pv.Name), Namespace: e.Namespace, Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy},
 			Annotations: map[string]string{objects.AnnotationForPV: pv.Name, objects.AnnotationCluster: e.Cluster},
 		},
 		Type: corev1.SecretTypeOpaque,
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("cannot create Secret %s/%s: %w", e.Namespace, nodeSecretName(pv.Name), err)
+		return fmt.Errorf("cannot create Secret %s/%s: %w", e.Namespace, objects.NodeSecretName(pv.Name), err)
 	}
-	e.Logger.Warn("The Secret of a CSI PersistentVolume was missing", "secret", nodeSecretName(pv.Name), "persistentVolume", pv.Name)
+	e.Logger.Warn("The Secret of a CSI PersistentVolume was missing", "secret", objects.NodeSecretName(pv.Name), "persistentVolume", pv.Name)
 	return nil
 }
