@@ -17,6 +17,15 @@ var secretEntry = regexp.MustCompile(SecretEntryPattern)
 // recorded beside a volume's key in one metadata value.
 const LongestKeyName = 134
 
+// EncryptOf returns what the tenant's rule for a StorageClass says of encryption, and where.
+// The path is empty if there is no such rule.
+func (t *Tenant) EncryptOf(storageClass string) (path string, encrypt *Encrypt) {
+	if c := t.rule(storageClass); c != nil {
+		return c.path, c.Encrypt
+	}
+	return "", nil
+}
+
 // validateEncrypt checks what names a rule's key-encryption key. validateModes checks that
 // the rule makes no native volumes.
 func (v *validator) validateEncrypt(path string, c *Class) {

@@ -101,6 +101,8 @@ type TestSource struct {
 	Mode Mode `json:"mode"`
 	// FilesystemKnown means that the UUID of a native source's filesystem is recorded.
 	FilesystemKnown bool `json:"filesystemKnown"`
+	// Encrypted means that nodes encrypt the source, by a rule with encrypt.
+	Encrypted bool `json:"encrypted"`
 }
 
 // The kinds of a TestSource, as claims name them.
@@ -149,6 +151,8 @@ type ExpectVolume struct {
 	AvailabilityZone string `json:"availabilityZone"`
 	FSType           string `json:"fsType"`
 	Mode             Mode   `json:"mode"`
+	// Encrypted is whether nodes encrypt the volume, by the rule's encrypt.
+	Encrypted *bool `json:"encrypted"`
 	// Metadata must be on the volume, which may have more.
 	Metadata map[string]string `json:"metadata"`
 }
@@ -228,7 +232,7 @@ func (c TestClaim) Request() Request {
 		r.Node = &Node{Name: "of the test", Labels: c.NodeLabels}
 	}
 	if s := c.Source; s != nil {
-		r.Source = &Source{Name: "the source", IsSnapshot: s.Kind == sourceSnapshot, Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown}
+		r.Source = &Source{Name: "the source", IsSnapshot: s.Kind == sourceSnapshot, Tenant: s.Tenant, Backend: s.Backend, SizeGiB: roundUpGiB(c.Size.Bytes), VolumeMode: s.VolumeMode, Mode: s.Mode, FilesystemKnown: s.FilesystemKnown, Encrypted: s.Encrypted}
 		if s.Size != nil {
 			r.Source.SizeGiB = roundUpGiB(s.Size.Bytes)
 		}

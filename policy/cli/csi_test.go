@@ -153,12 +153,22 @@ tests:
 - name: a source in mode csi
   claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi, source: {tenant: team-a, backend: gold, mode: csi}}
   expect: {backends: [gold]}
+- name: not encrypted
+  claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi}
+  expect: {volume: {encrypted: false}}
+- name: a source that nodes encrypt
+  claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi, source: {tenant: team-a, backend: gold, mode: csi, encrypted: true}}
+  expect: {denied: SourceNotAllowed, message: is encrypted by nodes}
+- name: it should be encrypted
+  claim: {namespace: team-a, storageClass: fast-csi, size: 1Gi}
+  expect: {volume: {encrypted: true}}
 - name: wrong
   claim: {namespace: team-a, storageClass: fast, size: 1Gi}
   expect: {volume: {mode: csi}}
 `)
 	got := run("", "test", file)
-	if want := "        - volume.mode: csi\n        + volume.mode: native\n"; !strings.Contains(got.stdout, "6 passed, 1 failed") || !strings.Contains(got.stdout, want) {
+	if want := "        - volume.mode: csi\n        + volume.mode: native\n"; !strings.Contains(got.stdout, "8 passed, 2 failed") || !strings.Contains(got.stdout, want) ||
+		!strings.Contains(got.stdout, "        - volume.encrypted: true\n        + volume.encrypted: false\n") {
 		t.Errorf("%v\n%s", got.err, got.stdout)
 	}
 }

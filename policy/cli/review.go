@@ -75,6 +75,7 @@ var headings = map[review.FindingKind]string{
 	review.DamagedVolume:       "volumes that cannot be deleted under any policy",
 	review.TenantGone:          "volumes that no tenant's quota counts",
 	review.RuleGone:            "volumes that no rule's quota counts",
+	review.EncryptionDiffers:   "volumes that are encrypted, or not, unlike new ones",
 	review.OverQuota:           "limits that are exceeded already",
 	review.NewlyDenied:         "claims with a volume that would be denied today; they keep it",
 	review.MovedTenant:         "claims whose volume still counts against another tenant",

@@ -68,6 +68,9 @@ func reviewed() review.Existing {
 			odd, volume("moved", "team-b", "any", "gold", "here"), volume("denied", "team-a", "fast", "gold", "here"),
 		},
 	}
+	sealed := volume("sealed", "team-b", "any", "gold", "here")
+	sealed.Encrypted = true
+	existing.Volumes = append(existing.Volumes, sealed)
 	for i := range 5 {
 		existing.Volumes = append(existing.Volumes, volume(fmt.Sprintf("stuck-%d", i), "team-a", "fast", "copper", "here"))
 	}

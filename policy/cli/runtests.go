@@ -237,6 +237,9 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	c.text("expect.volume.availabilityZone", v.AvailabilityZone, d.Volume.AvailabilityZone)
 	c.text("expect.volume.fsType", v.FSType, d.Volume.FSType)
 	c.text("expect.volume.mode", string(v.Mode), string(cmp.Or(d.Volume.Mode, policy.ModeNative)))
+	if encrypted := d.Volume.Encrypt != nil; v.Encrypted != nil && *v.Encrypted != encrypted {
+		c.add("expect.volume.encrypted", strconv.FormatBool(*v.Encrypted), strconv.FormatBool(encrypted))
+	}
 	keys := make([]string, 0, len(v.Metadata))
 	for key := range v.Metadata {
 		keys = append(keys, key)

@@ -101,6 +101,8 @@ type Volume struct {
 	// its UID.
 	Claim    string
 	ClaimUID string
+	// Encrypted means that nodes encrypt the volume, by a rule with encrypt.
+	Encrypted bool
 	// Retain means that the volume outlives its claim.
 	Retain bool
 	// Phase is the PersistentVolume's, such as Bound or Released.

@@ -36,6 +36,9 @@ const (
 	TenantGone FindingKind = "TenantGone"
 	// RuleGone: a tenant's volumes have a StorageClass for which it no longer has a rule.
 	RuleGone FindingKind = "RuleGone"
+	// EncryptionDiffers: nodes encrypt volumes of a rule that does not say so, or they do not
+	// although it does, because it was changed later.
+	EncryptionDiffers FindingKind = "EncryptionDiffers"
 	// OverQuota: volumes take up more than a limit allows.
 	OverQuota FindingKind = "OverQuota"
 	// NewlyDenied: a claim that has its volume would be denied today.
@@ -64,7 +67,7 @@ const (
 func FindingKinds() []FindingKind {
 	return []FindingKind{
 		BackendGone, BackendElsewhere, BackendChanged, RetainedBackendGone, ClusterChanged, DamagedVolume, TenantGone, RuleGone,
-		OverQuota, NewlyDenied, MovedTenant, StorageClassGone, DriverMissing, ClassNotHonored, PendingDenied, PendingGranted, PendingLeft,
+		EncryptionDiffers, OverQuota, NewlyDenied, MovedTenant, StorageClassGone, DriverMissing, ClassNotHonored, PendingDenied, PendingGranted, PendingLeft,
 	}
 }
 
@@ -183,7 +186,7 @@ func (r *reviewer) find(f Finding) {
 
 // volumes counts the volumes and finds those that the policy no longer covers.
 func (r *reviewer) volumes(volumes []Volume) {
-	var deletable, retained, elsewhere, clusters, tenants, rules groups
+	var deletable, retained, elsewhere, clusters, tenants, rules, sealed, plain groups
 	counted := map[string]bool{}
 	for _, v := range volumes {
 		r.byName[v.Name] = v
@@ -210,6 +213,13 @@ func (r *reviewer) volumes(volumes []Volume) {
 		if v.counts(r.cluster) && !counted[v.ClaimUID] {
 			counted[v.ClaimUID] = true
 			r.count(v, &tenants, &rules)
+		}
+		switch path, encrypt := r.encryptOf(v.Tenant, v.StorageClass); {
+		case path == "" || v.Encrypted == (encrypt != nil):
+		case v.Encrypted:
+			sealed.add(v.Tenant+"/"+v.StorageClass, v.Name)
+		default:
+			plain.add(v.Tenant+"/"+v.StorageClass, v.Name)
 		}
 	}
 	deletable.each(func(backend string, names []string) {
@@ -239,6 +249,24 @@ func (r *reviewer) volumes(volumes []Volume) {
 		r.find(grouped(RuleGone, rule, r.tenantPath(tenant)+".classes", names,
 			"tenant %s has no rule for StorageClass %s, so only the quotas of the tenant and the backend count %s", tenant, class, someVolumes(names)))
 	})
+	differs := func(message string) func(string, []string) {
+		return func(rule string, names []string) {
+			tenant, class, _ := strings.Cut(rule, "/")
+			path, _ := r.encryptOf(tenant, class)
+			r.find(grouped(EncryptionDiffers, rule, path, names, message, someVolumes(names), path))
+		}
+	}
+	sealed.each(differs("nodes encrypt %s, but not new volumes, because %s has no encrypt; keep the key-encryption keys"))
+	plain.each(differs("nodes do not encrypt %s, only new volumes, because %s has encrypt now; to encrypt existing data, copy the files into new claims"))
+}
+
+// encryptOf returns what the rule for a volume says of encryption, and where; an empty path
+// means that there is none any more.
+func (r *reviewer) encryptOf(tenant, storageClass string) (path string, encrypt *policy.Encrypt) {
+	if t, ok := r.policy.Tenant(tenant); ok {
+		return t.EncryptOf(storageClass)
+	}
+	return "", nil
 }
 
 // count counts a volume against its tenant, rule and backend, if they are still in the

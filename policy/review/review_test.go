@@ -270,6 +270,19 @@ func TestReview(t *testing.T) {
 			},
 			want: []string{"NewlyDenied a/one ImportNotGranted tenants[0].classes[0]:13 the claim would be denied today: tenants[0].classes[0] grants no volumes that exist at Cinder; ask an operator to add import to the rule, or for standalone-cinder volume import; its volume pv-one is not affected"},
 		},
+		"rules that got or lost encrypt": {
+			policy: strings.Replace(reviewPolicy, "quota: {gigabytes: 20}}", "quota: {gigabytes: 20}, mode: csi, encrypt: {keySecret: keys, entry: a}}", 1),
+			existing: existingOf{nil, []Volume{
+				volumeOf("one", "a", "fast", "gold", nil),
+				volumeOf("two", "a", "fast", "gold", func(v *Volume) { v.Encrypted = true }),
+				volumeOf("three", "b", "x", "gold", func(v *Volume) { v.Encrypted = true }),
+				volumeOf("four", "b", "x", "gold", nil),
+			}},
+			want: []string{
+				"EncryptionDiffers a/fast tenants[0].classes[0]:13 nodes do not encrypt 1 PersistentVolume (pv-one), only new volumes, because tenants[0].classes[0] has encrypt now; to encrypt existing data, copy the files into new claims [pv-one]",
+				"EncryptionDiffers b/x tenants[1].classes[0]:17 nodes encrypt 1 PersistentVolume (pv-three), but not new volumes, because tenants[1].classes[0] has no encrypt; keep the key-encryption keys [pv-three]",
+			},
+		},
 		"a pending claim whose volume is about to be bound counts once": {
 			existing: existingOf{[]Claim{pending("a", "z", "fast", nil), pending("a", "y", "fast", nil)}, []Volume{volumeOf("z", "a", "fast", "gold", nil)}},
 			want:     []string{"PendingGranted a/y tenants[0].classes[0]:13 the claim gets 10 GiB from backend gold for tenant a (tenants[0].classes[0])"},

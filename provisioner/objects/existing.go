@@ -244,6 +244,7 @@ func existingVolume(pv *corev1.PersistentVolume) review.Volume {
 		Retain:       pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
 		Phase:        string(pv.Status.Phase),
 		Historic:     !IsOurs(pv),
+		Encrypted:    EncryptedOf(pv) != "",
 	}
 	if claim := pv.Spec.ClaimRef; claim != nil {
 		volume.Claim = claim.Namespace + "/" + claim.Name
