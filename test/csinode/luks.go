@@ -121,6 +121,17 @@ func (v *Volume) written() bool {
 	return v.Filesystem != "" || v.Junk || v.Unfinished || v.Data != ""
 }
 
+// Encryption returns the passphrases that open a volume, and whether there is content that
+// can be read without one.
+func (n *Node) Encryption(v *Volume) (passphrases []string, plain bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if v.LUKS == nil {
+		return nil, v.written()
+	}
+	return slices.DeleteFunc(v.LUKS.slots(), func(p string) bool { return p == "" }), false
+}
+
 // outside returns what an encrypted volume's disk shows.
 func (v *Volume) outside(offset int64, length int) []byte {
 	if offset == 0 {

@@ -82,6 +82,8 @@ type Counts struct {
 	// Staged is how often machines staged a volume, Losses how often a machine was lost,
 	// and Forced how often a volume was detached from one that had not unstaged it.
 	Staged, Losses, Forced int
+	// Sealed is how many volumes machines encrypted.
+	Sealed int
 	// Rebound is how often a volume went from one claim to another.
 	Rebound int
 	// PeakMemory is the most that a replica took, in bytes; 0 if unknown.

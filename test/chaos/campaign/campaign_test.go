@@ -69,13 +69,13 @@ func TestPoliciesGiveMachinesVolumesOfBothArrays(t *testing.T) {
 		if err != nil {
 			t.Fatalf("variant %d: %v", variant, err)
 		}
-		for class, fencing := range map[string]policy.Fencing{plan.Shown: policy.FencingExport, plan.Masked: policy.FencingInitiator} {
-			d := p.Decide(policy.Request{Namespace: n.namespace(plan.Stager), StorageClass: n.class(class), Parameters: map[string]string{"type": class}, VolumeMode: policy.Filesystem, Bytes: 1 << 30})
-			if d.Denial != nil || !slices.Equal(d.Backends, []string{class}) {
+		for class, fencing := range map[string]policy.Fencing{plan.Shown: policy.FencingExport, plan.Masked: policy.FencingInitiator, plan.Sealed: policy.FencingInitiator} {
+			d := p.Decide(policy.Request{Namespace: n.namespace(plan.Stager), StorageClass: n.class(class), Parameters: map[string]string{"type": plan.ArrayOf(class)}, VolumeMode: policy.Filesystem, Bytes: 1 << 30})
+			if d.Denial != nil || !slices.Equal(d.Backends, []string{plan.ArrayOf(class)}) || (d.Volume.Encrypt != nil) != (class == plan.Sealed) {
 				t.Errorf("variant %d: class %s: %+v", variant, class, d)
 			}
 			for _, b := range p.Backends {
-				if b.Name == class && b.Fencing() != fencing {
+				if b.Name == plan.ArrayOf(class) && b.Fencing() != fencing {
 					t.Errorf("variant %d: backend %s has fencing %s", variant, class, b.Fencing())
 				}
 			}

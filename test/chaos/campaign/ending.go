@@ -78,6 +78,7 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	w.stopSampling()
 	w.noteDisconnected()
 	w.noteHarm()
+	w.noteKeys()
 	return settled, w.countUnbound(ctx)
 }
 
@@ -402,7 +403,7 @@ func (w *world) sweepObjects(ctx context.Context) error {
 	if err := w.sweepSnapshots(ctx); err != nil {
 		return err
 	}
-	if err := errors.Join(w.sweepPods(ctx), w.sweepMachines(ctx)); err != nil {
+	if err := errors.Join(w.sweepPods(ctx), w.sweepMachines(ctx), w.sweepKeys(ctx)); err != nil {
 		return err
 	}
 	claims, err := w.listClaims(ctx)

@@ -20,7 +20,11 @@ func (n names) class(class string) string      { return n.id() + "-" + class }
 func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
 func (n names) podNode(number int) string      { return fmt.Sprintf("%s-pods-%d", n.id(), number) }
 func (n names) machine(number int) string      { return fmt.Sprintf("%s-machine-%d", n.id(), number) }
-func (n names) isMachine(node string) bool     { return strings.HasPrefix(node, n.id()+"-machine-") }
+
+// keys is the Secret of key-encryption keys.
+func (n names) keys() string { return n.id() + "-keys" }
+
+func (n names) isMachine(node string) bool { return strings.HasPrefix(node, n.id()+"-machine-") }
 
 // lease returns the program's name for its Lease.
 func (n names) lease() string { return strings.ReplaceAll(n.provisioner(), "/", "-") }
@@ -42,7 +46,7 @@ func (n names) labels(tenant string) map[string]string {
 // isApart reports whether a StorageClass is one of the volumes of movers or machines, which
 // no other actor touches.
 func (n names) isApart(class string) bool {
-	for _, apart := range []string{plan.Moved, plan.MovedOnNodes, plan.Shown, plan.Masked} {
+	for _, apart := range []string{plan.Moved, plan.MovedOnNodes, plan.Shown, plan.Masked, plan.Sealed} {
 		if class == n.class(apart) {
 			return true
 		}
@@ -103,7 +107,7 @@ func policyText(p plan.Plan, n names, variant int, lead places) string {
 	return strings.NewReplacer(
 		"CHAOS", n.id(), "LABEL", fmt.Sprintf("{chaos.example/tenant: %s}", n.namespace("c")),
 		"NOAUTH", lab, "ENDPOINT", labEndpoint, "PODS", podsProject, "SHOWN", arrayProjects()[plan.Shown], "MASKED", arrayProjects()[plan.Masked],
-		"WORKFLOW", string(workflow), "PROJECT", project,
+		"VARIANT", strconv.Itoa(variant), "WORKFLOW", string(workflow), "PROJECT", project,
 		"GOLD-VOLUMES", limit(26, everybody+p.Moved()), "SILVER-GIGABYTES", limit(50, everybody*largest), "LAB-VOLUMES", limit(30, everybody+p.Moved()),
 		"A-VOLUMES", limit(19, kept("a")), "B-GIGABYTES", limit(36, kept("b")*largest),
 		"C-VOLUMES", limit(22, kept("c")), "C-GIGABYTES", limit(40, kept("c")*largest), "C-FAST", limit(10, kept("c")),
@@ -164,5 +168,6 @@ tenants:
     classes:
       - {storageClasses: [CHAOS-shown], backends: [shown]}
       - {storageClasses: [CHAOS-masked], backends: [masked]}
+      - {storageClasses: [CHAOS-sealed], backends: [masked], encrypt: {keySecret: CHAOS-keys, entry: "VARIANT"}}
 `)
 }

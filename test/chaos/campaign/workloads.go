@@ -80,7 +80,7 @@ func (w *world) workload(ctx, trouble context.Context, step plan.WorkloadStep) e
 	if err != nil {
 		return err
 	}
-	p.volume = machine.Volume{PV: pv.Name, Handle: pv.Spec.CSI.VolumeHandle, Attributes: pv.Spec.CSI.VolumeAttributes}
+	p.volume = machine.Volume{PV: pv.Name, Handle: pv.Spec.CSI.VolumeHandle, Attributes: pv.Spec.CSI.VolumeAttributes, Secret: pv.Spec.CSI.NodeStageSecretRef.Name}
 	p.volumeID = pv.Annotations[annotationVolume]
 	w.follow(p)
 	for i, stay := range step.Stays {
@@ -315,7 +315,7 @@ func (w *world) operate(ctx context.Context) {
 			}
 		}
 		for _, p := range w.allWorkloads() {
-			if pod, runs := p.pod(w); pod.Node == "" || runs || p.step.Class != plan.Masked {
+			if pod, runs := p.pod(w); pod.Node == "" || runs || plan.ArrayOf(p.step.Class) != plan.Masked {
 				continue
 			}
 			p.mu.Lock()

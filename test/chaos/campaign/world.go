@@ -204,8 +204,8 @@ func (w *world) makeObjects(ctx context.Context) error {
 	for _, class := range plan.Classes() {
 		err := w.suite.CreateClass(ctx, w.names.class(class), w.names.provisioner(), func(c *storagev1.StorageClass) {
 			c.Parameters = classParameters()
-			if w.arrays[class] != nil {
-				c.Parameters = map[string]string{"type": class}
+			if array := plan.ArrayOf(class); w.arrays[array] != nil {
+				c.Parameters = map[string]string{"type": array}
 			}
 			if class == plan.Kept {
 				retain := corev1.PersistentVolumeReclaimRetain
@@ -215,6 +215,9 @@ func (w *world) makeObjects(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := w.makeKeys(ctx); err != nil {
+		return err
 	}
 	return w.makeSnapshotClass(ctx)
 }

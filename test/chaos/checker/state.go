@@ -172,6 +172,10 @@ const (
 	TwoWriters Kind = "two writers"
 	// WrongContent is a node that writes to, or shows a pod, another volume than it should.
 	WrongContent Kind = "wrong content"
+	// InTheClear is a volume of a rule that encrypts with content that is not encrypted.
+	InTheClear Kind = "in the clear"
+	// KeyShown is a passphrase of a volume in a log.
+	KeyShown Kind = "key shown"
 	// HeldForEver is a volume that no pod gets, a node that gets no volume, an attachment
 	// that stays, or a report of what is gone, because of a node that was lost.
 	HeldForEver Kind = "held for ever"
@@ -189,7 +193,7 @@ const (
 // Kinds returns all kinds, in the order of a report.
 func Kinds() []Kind {
 	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
-		LeakedAttachment, LostAttachment, DoubledAttachment, TwoWriters, WrongContent, HeldForEver, Miscounted, OverQuota, Stale, Crashed}
+		LeakedAttachment, LostAttachment, DoubledAttachment, TwoWriters, WrongContent, InTheClear, KeyShown, HeldForEver, Miscounted, OverQuota, Stale, Crashed}
 }
 
 // Finding is one thing that is wrong.

@@ -349,8 +349,16 @@ func (k *kubelet) mount(ctx context.Context, v *volume) error {
 		if err := k.change(func() { v.begun = true }); err != nil {
 			return err
 		}
+		secret, err := k.client.CoreV1().Secrets(k.machine.Namespace).Get(ctx, v.Secret, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		secrets := map[string]string{}
+		for key, value := range secret.Data {
+			secrets[key] = string(value)
+		}
 		_, err = p.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-			VolumeId: v.Handle, PublishContext: about, StagingTargetPath: directory(v.PV), VolumeCapability: capability, VolumeContext: v.Attributes,
+			VolumeId: v.Handle, Secrets: secrets, PublishContext: about, StagingTargetPath: directory(v.PV), VolumeCapability: capability, VolumeContext: v.Attributes,
 		})
 		if err != nil {
 			return err

@@ -40,6 +40,8 @@ type Options struct {
 type Volume struct {
 	PV, Handle string
 	Attributes map[string]string
+	// Secret is in the namespace of the machine's options.
+	Secret string
 	// Pod is the name of the pod, and Attachment that of the VolumeAttachment.
 	Pod, Attachment string
 }

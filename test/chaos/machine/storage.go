@@ -49,6 +49,12 @@ func (s *Storage) volume(id string) *csinode.Volume {
 	return v
 }
 
+// Encryption returns the passphrases that open a volume, and whether there is content that
+// can be read without one.
+func (s *Storage) Encryption(id string) (passphrases []string, plain bool) {
+	return s.any.Encryption(s.volume(id))
+}
+
 // identity returns what a volume's disks say: an NAA identifier.
 func identity(id string) string {
 	digits := strings.ReplaceAll(id, "-", "")

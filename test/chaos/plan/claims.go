@@ -38,7 +38,7 @@ const (
 
 // Classes returns all StorageClasses.
 func Classes() []string {
-	return []string{Fast, Dual, Kept, Unlisted, OnNodes, Moved, MovedOnNodes, Shown, Masked}
+	return []string{Fast, Dual, Kept, Unlisted, OnNodes, Moved, MovedOnNodes, Shown, Masked, Sealed}
 }
 
 // LargestMi is the largest size of a claim that the policy accepts; it refuses

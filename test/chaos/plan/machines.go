@@ -17,7 +17,17 @@ const Stager = "f"
 const (
 	Shown  = "shown"
 	Masked = "masked"
+	// Sealed is a StorageClass of Masked whose volumes nodes encrypt.
+	Sealed = "sealed"
 )
+
+// ArrayOf returns the backend of one of these StorageClasses.
+func ArrayOf(class string) string {
+	if class == Sealed {
+		return Masked
+	}
+	return class
+}
 
 // MachineKind is what happens to a machine.
 type MachineKind string
@@ -99,7 +109,7 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 type WorkloadStep struct {
 	At    time.Duration
 	Claim string
-	// Class is Shown or Masked.
+	// Class is Shown, Masked or Sealed.
 	Class string
 	Stays []WorkloadStay
 	// Patience is how long a lost node keeps the pod and the volume, which then go on to the
@@ -139,7 +149,7 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 	for i := 0; ; i++ {
 		at += d.between(300*time.Millisecond, 2*time.Second)
 		s := WorkloadStep{
-			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked), Patience: d.between(500*time.Millisecond, 3*time.Second),
+			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked, Sealed), Patience: d.between(500*time.Millisecond, 3*time.Second),
 			Ends: d.chance(0.6), ClaimFirst: d.chance(0.3),
 		}
 		machine := d.IntN(Machines)

@@ -158,7 +158,7 @@ func TestSomePlansHaveEverything(t *testing.T) {
 		"hostile gold", "hostile silver", "hostile lab", "hostile keystone",
 		"lose-before", "lose-after", "hold-before", "hold-after", "late", "late-answer", "twice", "401", "413", "429", "503", Fast, Dual, Kept, Unlisted,
 		string(LoseMachine), string(KillPlugin), string(RestartKubelet), string(CrashMachine), string(TaintMachine), string(DeleteMachine), string(ReplaceMachine),
-		"a lost machine with another kubelet", "a lost machine without its plugin", Shown, Masked, "the same machine again", "without being detached",
+		"a lost machine with another kubelet", "a lost machine without its plugin", Shown, Masked, Sealed, "the same machine again", "without being detached",
 		string(ByHand), string(ByPopulator), "mode csi", "the claim first", "a larger volume", "a claim anew", "another tenant", "another claim of the tenant",
 	} {
 		missing[kind] = true

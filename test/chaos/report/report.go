@@ -27,9 +27,9 @@ func Table(out io.Writer, results []campaign.Result) {
 			return []any{seconds("%.0f s", r.Took), c.Claims, c.Bound, c.Deleted, c.Snapshots, c.Kills, c.Pauses, c.Rolls, c.ServerFailures, c.Cuts, c.Faults,
 				seconds("%.1f s", r.Settled)}
 		})
-	table(out, results, []string{"FLAPS", "FULL", "PLACES", "FLIPS", "RETYPED", "GROWN", "REMOVED", "UNBOUND", "NODE USES", "PODS", "ATTACHED", "STAGED", "LOST", "FORCED", "REBOUND", "LIES", "ATTACKS", "PEAK MEMORY"}, func(r campaign.Result) []any {
+	table(out, results, []string{"FLAPS", "FULL", "PLACES", "FLIPS", "RETYPED", "GROWN", "REMOVED", "UNBOUND", "NODE USES", "PODS", "ATTACHED", "STAGED", "SEALED", "LOST", "FORCED", "REBOUND", "LIES", "ATTACKS", "PEAK MEMORY"}, func(r campaign.Result) []any {
 		c := r.Counts
-		return []any{c.Flaps, c.Full, c.Places, c.Flips, c.Retypes, c.Grows, c.Removals, c.Unbound, c.NodeUses, c.Pods, c.Attached, c.Staged, c.Losses, c.Forced, c.Rebound, c.Lies, c.Attacks, fmt.Sprintf("%d MiB", c.PeakMemory>>20)}
+		return []any{c.Flaps, c.Full, c.Places, c.Flips, c.Retypes, c.Grows, c.Removals, c.Unbound, c.NodeUses, c.Pods, c.Attached, c.Staged, c.Sealed, c.Losses, c.Forced, c.Rebound, c.Lies, c.Attacks, fmt.Sprintf("%d MiB", c.PeakMemory>>20)}
 	})
 	var head []string
 	for _, kind := range checker.Kinds() {

@@ -17,7 +17,7 @@ func TestTableCountsByKind(t *testing.T) {
 		{Seed: 7, Took: 95 * time.Second, Settled: 12400 * time.Millisecond, Counts: campaign.Counts{
 			Claims: 300, Bound: 210, Deleted: 300, Snapshots: 17, Kills: 4, Pauses: 3, Rolls: 6, ServerFailures: 2, Cuts: 40, Faults: 250,
 			Flaps: 9, Full: 17, Flips: 21, Retypes: 6, Grows: 12, Removals: 11, Unbound: 3, Places: 5, NodeUses: 33,
-			Pods: 34, Attached: 46, Staged: 60, Losses: 14, Forced: 9, Rebound: 23, Lies: 120, Attacks: 60, PeakMemory: 90 << 20,
+			Pods: 34, Attached: 46, Staged: 60, Sealed: 13, Losses: 14, Forced: 9, Rebound: 23, Lies: 120, Attacks: 60, PeakMemory: 90 << 20,
 		}},
 		{Seed: 8, Findings: []checker.Finding{{Kind: checker.Leaked}, {Kind: checker.Leaked}, {Kind: checker.Stuck}}},
 	})
