@@ -51,13 +51,25 @@ func (r Rates) line(number string) string {
 // it shows all of them in a container's namespace, too.
 const cgroups = "/sys/fs/cgroup"
 
+// CheckLimits returns an error if the kernel can hold no rates for any pod.
+func CheckLimits(files FileReader) error {
+	controllers, err := files.ReadFile(cgroups + "/cgroup.controllers")
+	if err != nil {
+		return Refuse(CgroupV1, "the node has no cgroup v2 at %s", cgroups)
+	}
+	if !slices.Contains(strings.Fields(string(controllers)), "io") {
+		return Refuse(NoIOController, "the controllers of %s lack io", cgroups)
+	}
+	return nil
+}
+
 // LimitPod makes the kernel hold the rates of a device for a pod, and lifts those that are
 // 0. A request counts where a process submits it, so device must be the topmost: what was
 // opened from a disk, the map of its paths, or the head of a namespace. It returns false if
 // the kernel holds just these rates.
 func (h *Host) LimitPod(ctx context.Context, uid, device string, rates Rates) (changed bool, err error) {
-	if _, err := h.root.ReadFile(cgroups + "/cgroup.controllers"); err != nil {
-		return false, Refuse(CgroupV1, "the node has no cgroup v2 at %s", cgroups)
+	if err := CheckLimits(h.root); err != nil {
+		return false, err
 	}
 	number := h.attribute("/sys/block/" + device + "/dev")
 	if number == "" {

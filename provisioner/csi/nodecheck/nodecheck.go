@@ -228,6 +228,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		c.fail("protocols", "the node is set up for none", c.install("open-iscsi", "iscsi-initiator-utils"))
 	}
 	c.lvm(chosen)
+	if o.Mode == csi {
+		c.result("QoS of volume types", "the kernel can hold it for each pod", host.CheckLimits(root), Warning, "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with CONFIG_BLK_DEV_THROTTLING")
+	}
 	c.others(ctx)
 	c.portals(ctx)
 	return c.report, nil
