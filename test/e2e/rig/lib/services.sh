@@ -62,7 +62,7 @@ prepare_files() {
   : >"$STATE/etc/no-policy.yaml"
   : >"$STATE/etc/rabbitmq-env.conf"
   printf '[].\n' >"$STATE/etc/rabbitmq-plugins"
-  for name in tgt-admin tgtadm; do
+  for name in tgt-admin tgtadm cryptsetup qemu-img; do
     render "$name" "$STATE/bin/$name"
     chmod 0755 "$STATE/bin/$name"
   done
