@@ -429,6 +429,13 @@ func TestNodePluginsWriteOnlyTheirOwnReports(t *testing.T) {
 		w.must(err)
 		return client.Leases(harness.Namespace)
 	}
+	// The leaders of other tests delete the reports of nodes that are gone.
+	nodes := suite.Client.CoreV1().Nodes()
+	for _, node := range []string{"guardednode-1", "guardednode-2"} {
+		_, err := nodes.Create(w.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+		w.must(err)
+		w.Cleanup(func() { _ = nodes.Delete(context.Background(), node, metav1.DeleteOptions{}) })
+	}
 	machine := harness.Machine("guardednode-1", "boot-1")
 	w.must(suite.ReportStaged(w.ctx, "guardednode-2", harness.Machine("guardednode-2", "boot-1"), "gold/v2"))
 	write := func(by coordinationclient.LeaseInterface, name string) error {
