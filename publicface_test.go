@@ -186,7 +186,7 @@ var (
 
 // kinds are words that look like reasons.
 var kinds = []string{
-	"ConfigMap", "DaemonSet", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
+	"ConfigMap", "DaemonSet", "DeletionByTaintManager", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
 	"PersistentVolumes", "ReplicaSet", "ReplicationController", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits", "TenantStatus",
 }
 

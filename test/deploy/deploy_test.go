@@ -194,7 +194,8 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 }
 
 // TestComponentOfLostNodesIsTheChart: the account may read pods and the Leases of kubelets,
-// and change Nodes under its own admission policy, and gets nothing else.
+// change Nodes and delete evicted pods under admission policies of its own, and gets nothing
+// else.
 func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true", "--set", "taintLostNodes.sharePercent=25")...)
 	if err != nil {
@@ -206,10 +207,10 @@ func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 	}
 	found := map[string]string{}
 	for _, object := range overlay(t, "csi", "taint-lost-nodes") {
-		if object.GetName() != Release+"-taint-lost-nodes" {
+		if !strings.HasPrefix(object.GetName(), Release+"-taint-lost-nodes") {
 			continue
 		}
-		if found[object.GetKind()] = "there"; !slices.Contains([]string{"Role", "ClusterRole"}, object.GetKind()) {
+		if found[object.GetKind()] += "there"; !slices.Contains([]string{"Role", "ClusterRole"}, object.GetKind()) {
 			continue
 		}
 		role := &rbacv1.ClusterRole{}
@@ -220,7 +221,7 @@ func TestComponentOfLostNodesIsTheChart(t *testing.T) {
 			found[object.GetKind()] += fmt.Sprint(" ", object.GetNamespace(), rule.Resources, rule.Verbs)
 		}
 	}
-	want := map[string]string{"ClusterRole": "there [nodes] [patch] [pods] [list]", "ClusterRoleBinding": "there", "Role": "there kube-node-lease[leases] [list]", "RoleBinding": "there", "ValidatingAdmissionPolicy": "there", "ValidatingAdmissionPolicyBinding": "there"}
+	want := map[string]string{"ClusterRole": "there [nodes] [patch] [pods] [list delete]", "ClusterRoleBinding": "there", "Role": "there kube-node-lease[leases] [list]", "RoleBinding": "there", "ValidatingAdmissionPolicy": "therethere", "ValidatingAdmissionPolicyBinding": "therethere"}
 	if !maps.Equal(found, want) {
 		t.Errorf("the component has %v, want %v", found, want)
 	}

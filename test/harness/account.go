@@ -185,7 +185,7 @@ func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error
 }
 
 // AllowTaints installs the component taint-lost-nodes of the manifests for an installation's
-// account. remove removes its admission policy.
+// account. remove removes its admission policies.
 func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove func(context.Context) error, err error) {
 	if _, err := s.account(ctx, provisioner); err != nil {
 		return nil, err
@@ -199,8 +199,12 @@ func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove fun
 	content = []byte(strings.NewReplacer(ServiceAccount+"-taint-lost-nodes", name, "name: "+ServiceAccount+"\n", "name: "+account+"\n", ":"+ServiceAccount+"'", ":"+account+"'").Replace(string(content)))
 	remove = func(ctx context.Context) error {
 		admission := s.Client.AdmissionregistrationV1()
-		return errors.Join(admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
-			admission.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
+		var errs []error
+		for _, name := range []string{name, name + "-pods"} {
+			errs = append(errs, admission.ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+				admission.ValidatingAdmissionPolicies().Delete(ctx, name, metav1.DeleteOptions{}))
+		}
+		return errors.Join(errs...)
 	}
 	return remove, s.Apply(ctx, content)
 }

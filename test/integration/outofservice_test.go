@@ -174,6 +174,28 @@ func (c csiCluster) staysSo(w *world, n int, what string, is func(*corev1.Node) 
 	}
 }
 
+// evict deletes a pod as Kubernetes does because of a taint (addConditionAndDeletePod in
+// pkg/controller/tainteviction/taint_eviction.go).
+func (w *world) evict(name string) error {
+	pods := suite.Client.CoreV1().Pods(w.name + "-a")
+	_, err := pods.Patch(w.ctx, name, types.StrategicMergePatchType, []byte(`{"status": {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}}`), metav1.PatchOptions{}, "status")
+	if err != nil {
+		return err
+	}
+	return pods.Delete(w.ctx, name, metav1.DeleteOptions{})
+}
+
+// gonePod waits until a pod is gone.
+func (w *world) gonePod(name string) error {
+	return harness.Eventually(w.ctx, func() (string, error) {
+		pod, err := suite.Client.CoreV1().Pods(w.name+"-a").Get(w.ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return fmt.Sprintf("pod %s is still there, and was deleted at %v", name, pod.DeletionTimestamp), err
+	})
+}
+
 // TestALostNodeIsTakenOutOfService: the volumes of a node that does not answer are taken
 // from it at Cinder before it gets the taint; then another node gets them. When it is back
 // and has let go of them, the taint goes. It was only slow, so it is not taken again.
@@ -218,6 +240,9 @@ func TestALostNodeIsTakenOutOfService(t *testing.T) {
 		}
 	}
 	t.Logf("the node has the taint after %s", time.Since(lost).Round(100*time.Millisecond))
+	// Only the program may end it before its time is over.
+	w.must(w.evict("db-0"))
+	w.must(w.gonePod("db-0"))
 	for _, v := range []csiVolume{held, brought} {
 		w.must(c.onlyOn(v))
 	}
@@ -524,6 +549,22 @@ func TestAccountMayChangeOfNodesOnlyItsOwnTaint(t *testing.T) {
 		t.Errorf("its deletion: %v", err)
 	}
 	w.must(patch(0, both))
+	pods, now := account.CoreV1().Pods(w.name+"-a"), int64(0)
+	force := metav1.DeleteOptions{GracePeriodSeconds: &now}
+	for name, prepare := range map[string]func(string) error{
+		"runs": func(string) error { return nil },
+		"is-deleted": func(name string) error {
+			return suite.Client.CoreV1().Pods(w.name+"-a").Delete(w.ctx, name, metav1.DeleteOptions{})
+		},
+	} {
+		c.podOn(w, 0, name, "StatefulSet", scratch)
+		w.must(prepare(name))
+		if err := pods.Delete(w.ctx, name, force); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only pods that Kubernetes evicts") {
+			t.Errorf("deletes a pod that %s: %v", name, err)
+		}
+	}
+	w.must(w.evict("runs"))
+	w.must(pods.Delete(w.ctx, "runs", force))
 	w.must(c.heard(w.ctx, 0, corev1.ConditionTrue))
 	w.must(patch(0, `{"spec": {"taints": null}, "metadata": {"annotations": {"standalone-cinder.openstack.org/out-of-service": null}}}`))
 }

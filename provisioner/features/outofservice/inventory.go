@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
@@ -53,14 +52,9 @@ func refuse(reason Reason, format string, arguments ...any) *Refusal {
 // something there could be written by two nodes, or could run twice although it must not.
 func (c *Controller) inventory(ctx context.Context, node *corev1.Node) ([]wire.Handle, *Refusal, error) {
 	found := &found{of: c, node: node.Name, volumes: map[wire.Handle]bool{}}
-	pods, err := paging.List(ctx, "pods", func(ctx context.Context, options metav1.ListOptions) (*corev1.PodList, error) {
-		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node.Name).String()
-		return c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-	}, func(page *corev1.PodList) []corev1.Pod {
-		return slices.DeleteFunc(page.Items, func(p corev1.Pod) bool { return p.Spec.NodeName != node.Name })
-	})
+	pods, err := c.podsOn(ctx, node.Name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot tell which pods are on node %s: %w", node.Name, err)
+		return nil, nil, err
 	}
 	for i := range pods {
 		if refusal := found.pod(&pods[i]); refusal != nil {

@@ -198,6 +198,7 @@ func (c *Controller) taint(ctx context.Context, name string, mark nodemark.Mark,
 	c.Metrics.changed("set")
 	c.Logger.Warn("Took a node out of service", "node", name, "volumes", volumes, "boot", mark.Boot)
 	c.event(name, corev1.EventTypeWarning, ReasonTaken, fmt.Sprintf("Node %s does not answer. Its %d volumes were taken from it at the storage, and it has the taint %s now, so its pods start elsewhere", name, volumes, corev1.TaintNodeOutOfService))
+	c.endPods(ctx, name, mark.Boot)
 	return nil, nil
 }
 
