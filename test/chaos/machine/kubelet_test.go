@@ -36,7 +36,7 @@ type running struct {
 
 func run(t *testing.T) *running {
 	t.Helper()
-	r := &running{t: t, client: fake.NewClientset()}
+	r := &running{t: t, client: fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "of-pvc-1"}})}
 	array := &drivers.Array{Target: "iqn.2026-01.example:array", Portal: "192.0.2.1:3260"}
 	r.Machine = New(Options{
 		Name: "n1", Storage: NewStorage(array), Namespace: "ns", Wrong: func(volume, text string) { t.Errorf("volume %s: %s", volume, text) },
@@ -85,7 +85,7 @@ func (r *running) want(pods ...string) {
 	defer r.mu.Unlock()
 	r.pods = nil
 	for _, pod := range pods {
-		r.pods = append(r.pods, Volume{PV: "pvc-1", Handle: oneHandle, Pod: pod, Attachment: "va-1"})
+		r.pods = append(r.pods, Volume{PV: "pvc-1", Handle: oneHandle, Secret: "of-pvc-1", Pod: pod, Attachment: "va-1"})
 	}
 }
 
