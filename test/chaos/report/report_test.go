@@ -25,13 +25,13 @@ func TestTableCountsByKind(t *testing.T) {
 7     95 s  300     210    300      17         4      3       6      2           40       250            12.4 s
 8     0 s   0       0      0        0          0      0       0      0           0        0              0.0 s
 
-SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  STAGED  LOST  FORCED  REBOUND  LIES  ATTACKS  PEAK MEMORY
-7     9      17    5       21     6        12     11       3        33         34    46        60      14    9       23       120   60       90 MiB
-8     0      0     0       0      0        0      0        0        0          0     0         0       0     0       0        0     0        0 MiB
+SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  STAGED  SEALED  LOST  FORCED  REBOUND  LIES  ATTACKS  PEAK MEMORY
+7     9      17    5       21     6        12     11       3        33         34    46        60      13      14    9       23       120   60       90 MiB
+8     0      0     0       0      0        0      0        0        0          0     0         0       0       0     0       0        0     0        0 MiB
 
-SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  TWO WRITERS  WRONG CONTENT  HELD FOR EVER  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
-7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0            0              0              0           0           0             0
-8     2       0          0     0                0                  0                0         0           1      0              0                0              0                  0                0                   0            0              0              0           0           0             0
+SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  TWO WRITERS  WRONG CONTENT  IN THE CLEAR  KEY SHOWN  HELD FOR EVER  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
+7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0            0              0             0          0              0           0           0             0
+8     2       0          0     0                0                  0                0         0           1      0              0                0              0                  0                0                   0            0              0             0          0              0           0           0             0
 
 `
 	if got := out.String(); got != want {
