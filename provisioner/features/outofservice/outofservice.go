@@ -1,8 +1,8 @@
 // Package outofservice takes nodes out of service that do not answer, where the operator
 // lets it: it ends the attachments of the node at the array, which keeps the node out of
 // its volumes from then on, and only then tells Kubernetes by the taint
-// node.kubernetes.io/out-of-service that the pods of the node may start elsewhere. When
-// the node is back and has let go of everything, it removes the taint, if it set it.
+// node.kubernetes.io/out-of-service that the pods of the node may start elsewhere, and
+// deletes those that Kubernetes then evicts (eviction.go). When the node is back and has let go of everything, it removes the taint, if it set it.
 //
 // Nothing here proves that the machine is off: it may run, cut off from the control plane.
 // So it decides by what the pods of the node use, and leaves alone any node of which the
