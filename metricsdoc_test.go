@@ -80,6 +80,8 @@ var presences = map[string]presence{
 	"standalone_cinder_snapshot_take_duration_seconds":                     {byLeader, fromFirstOfLeader},
 	"standalone_cinder_snapshot_imports_total":                             {byLeader, fromFirstOfLeader},
 	"standalone_cinder_snapshot_delete_duration_seconds":                   {byLeader, fromFirstOfLeader},
+	"standalone_cinder_scheduled_snapshots_total":                          {byLeader, fromFirstOfLeader},
+	"standalone_cinder_scheduled_snapshots_late":                           {byLeader, "while there are any"},
 	"standalone_cinder_volume_imports_total":                               {byLeader, fromFirstOfLeader},
 	"standalone_cinder_turns":                                              {byLeader, always},
 	"standalone_cinder_quota":                                              {byLeader, "`hard` where the policy sets a limit"},

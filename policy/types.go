@@ -345,6 +345,8 @@ type Class struct {
 	VolumeSize VolumeSize `json:"volumeSize"`
 	// Import grants volumes that exist at Cinder; nil grants none.
 	Import *ImportFilter `json:"import,omitempty"`
+	// Protect takes snapshots of the rule's volumes.
+	Protect []Schedule `json:"protect,omitempty"`
 
 	path  string
 	size  sizeLimits

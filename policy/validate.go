@@ -187,6 +187,7 @@ func (v *validator) validateClass(t *Tenant, c *Class, path string, parentConfli
 		validateText(v.Document, at, name)
 	}
 	v.validateEncrypt(document.Child(path, "encrypt"), c)
+	v.validateProtect(document.Child(path, "protect"), t, c)
 	validateQuota(v.Document, document.Child(path, "quota"), c.Quota)
 	validateImport(v.Document, document.Child(path, "import"), c.Import, t.Metadata)
 	validateVolumeSize(v.Document, document.Child(path, "volumeSize"), c.VolumeSize)

@@ -191,6 +191,14 @@ func tenantFields() map[string]field {
 		"Encrypt.keySecret": {description: "Secret in the program's namespace with key-encryption keys, labeled standalone-cinder.openstack.org/key-encryption=true.", required: true, rules: object{"pattern": subdomainPattern, "maxLength": policy.LongestKeyName - 1}},
 		"Encrypt.entry":     {description: "Entry of the Secret that wraps the keys of new volumes: 64 hexadecimal digits. Existing volumes keep theirs until volume rewrap.", required: true, rules: object{"pattern": policy.SecretEntryPattern, "maxLength": policy.LongestKeyName - 1}},
 
+		"Class.protect": {description: "Schedules of snapshots of the rule's volumes. The program needs the rights of the chart's value snapshotSchedules.enabled. Default: none.", rules: object{"minItems": 1, "maxItems": policy.MostSchedules}},
+
+		"Schedule.name":          {description: "Name of the schedule, which snapshots have in their names and labels.", required: true, rules: nameRules()},
+		"Schedule.every":         {description: "Time between two snapshots of a volume, in whole minutes, such as 6h. Volumes take turns at different minutes.", required: true, rules: notZero()},
+		"Schedule.keep":          {description: "How many good snapshots of a volume stay. An older one is deleted when a newer one is good.", required: true, rules: object{"minimum": 1, "maximum": policy.MostKept}},
+		"Schedule.snapshotClass": {description: "VolumeSnapshotClass of the snapshots. Default: the default one of the volume's driver.", rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"Schedule.onRequest":     {description: "true: only for claims whose label standalone-cinder.openstack.org/protect has the schedule's name; several names are separated by dots. Default: false, for all volumes of the rule."},
+
 		"ImportFilter":          {rules: object{"minProperties": 1}},
 		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants everything in the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
 		"ImportFilter.types":    {description: "Names of volume types; the type of a snapshot is that of its volume.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*`}})},

@@ -11,6 +11,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/tenantstatus"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -187,6 +188,27 @@ func (e *elector) newTenantStatuses(t *term) *tenantstatus.Controller {
 	})
 }
 
+// newSchedules makes a term's controller of scheduled snapshots.
+func (e *elector) newSchedules(t *term, snapshots *snapshot.Caches) *schedules.Controller {
+	return schedules.New(schedules.Options{
+		Name:              e.options.ProvisionerName,
+		Cluster:           e.cluster,
+		Policy:            e.policy.Load,
+		Snapshots:         snapshots,
+		Client:            e.snapshotClient,
+		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
+		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
+		Recorder:          e.recorder,
+		Tell:              func(message string) { e.tell(corev1.EventTypeWarning, "SchedulesNotKept", message) },
+		Metrics:           e.scheduleMetrics,
+		Board:             t.board,
+		Monitor:           e.monitor,
+		MaxWorkTime:       e.maxWorkTime,
+		Logger:            e.logger,
+	})
+}
+
 // waitingForTenants lists the tenants' objects that cannot continue, with what their events
 // say.
 func (t *term) waitingForTenants() []tenantstatus.Waiting {
@@ -200,6 +222,7 @@ func (t *term) waitingForTenants() []tenantstatus.Waiting {
 	all := waitingAs("PersistentVolumeClaim", claims)
 	all = append(all, waitingAs("PersistentVolumeClaim", t.importer.Parked().List())...)
 	all = append(all, waitingAs("PersistentVolumeClaim", t.expander.Parked().List())...)
+	all = append(all, waitingAs("PersistentVolumeClaim", t.schedules.Parked().List())...)
 	for _, one := range waitingAs("VolumeSnapshot", t.snapshots.Parked().List()) {
 		// Contents are the administrators'.
 		if one.Namespace != "" {

@@ -25,6 +25,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/outofservice"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -55,6 +56,7 @@ type elector struct {
 	expandMetrics       *expand.Metrics
 	audits              *auditMetrics
 	snapshotMetrics     *snapshot.Metrics
+	scheduleMetrics     *schedules.Metrics
 	importMetrics       *importMetrics
 	attachMetrics       *attach.Metrics
 	outOfServiceMetrics *outofservice.Metrics
@@ -71,6 +73,7 @@ func newElector(of *replica, config *rest.Config) (*elector, error) {
 		expandMetrics:       expand.NewMetrics(registry),
 		audits:              newAuditMetrics(registry),
 		snapshotMetrics:     snapshot.NewMetrics(registry),
+		scheduleMetrics:     schedules.NewMetrics(registry),
 		importMetrics:       newImportMetrics(registry),
 		attachMetrics:       attach.NewMetrics(registry),
 		outOfServiceMetrics: outofservice.NewMetrics(registry),

@@ -31,7 +31,8 @@ func (t *term) reportExpansions(selected provisioner.Selected) *statusreport.Wai
 }
 
 // reportSnapshots lists the VolumeSnapshots and VolumeSnapshotContents that cannot continue
-// now. Of those of one claim it lists none, since some do not name theirs.
+// now, and claims whose scheduled snapshots are late. Of the former it lists none for one
+// claim, since some do not name theirs.
 func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Waiting {
 	var pending []statusreport.Pending
 	for _, one := range t.snapshots.Parked().List() {
@@ -41,6 +42,14 @@ func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Wait
 			entry.Namespace, entry.Name, entry.Content = content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name, content.Name
 		}
 		if selected.Claim == "" && selected.Includes(entry.Namespace, "") {
+			pending = append(pending, entry)
+		}
+	}
+	for _, one := range t.schedules.Parked().List() {
+		claim := one.Object
+		if selected.Includes(claim.Namespace, claim.Name) {
+			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
+			entry.Namespace, entry.Name, entry.PersistentVolume, entry.StorageClass = claim.Namespace, claim.Name, claim.Spec.VolumeName, objects.ClassName(claim)
 			pending = append(pending, entry)
 		}
 	}

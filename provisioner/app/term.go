@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
@@ -40,6 +41,7 @@ type term struct {
 	expander    *expand.Controller
 	importer    *claims.Controller
 	snapshots   *snapshot.Controller
+	schedules   *schedules.Controller
 	auditor     *auditor
 	pods        *pods
 	// sidecars is nil without the CSI driver.
@@ -229,13 +231,14 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		MaxWorkTime: e.maxWorkTime,
 	})
 	t.snapshots = e.newSnapshots(t, snapshots)
+	t.schedules = e.newSchedules(t, snapshots)
 	t.backends.moved = t.provisioner.Recount
 	t.expander = e.newExpander(t)
 	t.importer = e.newImporter(t, nodes)
 	t.provisioner.Imports(t.importer)
 	t.auditor = e.newAuditor(t)
 	t.pods = &pods{replica: e.replica}
-	t.features = []feature{e.newProtector(t), t.snapshots, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}, t.pods}
+	t.features = []feature{e.newProtector(t), t.snapshots, t.schedules, t.expander, t.importer, t.auditor, &keeper{replica: e.replica}, t.pods}
 	if e.options.TenantStatus {
 		t.features = append(t.features, e.newTenantStatuses(t))
 	}

@@ -42,6 +42,16 @@ const AnnotationNeverFormat = Prefix + "never-format"
 // of the policy, with what wire.Volume.Encrypted of the volume's PersistentVolume says.
 const AnnotationEncrypted = Prefix + "encrypted"
 
+// LabelProtect is on claims that request schedules of their rule, with the schedules' names.
+const LabelProtect = Prefix + "protect"
+
+// LabelSchedule, with the schedule's name, and LabelClaimUID are on VolumeSnapshots that a
+// schedule of the policy made. One without them is its author's: no schedule deletes it.
+const (
+	LabelSchedule = Prefix + "schedule"
+	LabelClaimUID = AnnotationClaimUID
+)
+
 // Names shared with the snapshot-controller and its sidecars.
 const (
 	// SnapshotFinalizer keeps a VolumeSnapshotContent until its snapshot is removed or

@@ -45,7 +45,8 @@ type Report struct {
 	Claims          *Claims    `json:"claims,omitempty"`
 	Deletions       *Deletions `json:"deletions,omitempty"`
 	// Expansions are claims whose volumes cannot grow now. Snapshots are VolumeSnapshots
-	// and VolumeSnapshotContents whose snapshots cannot be taken, imported or deleted now.
+	// and VolumeSnapshotContents whose snapshots cannot be taken, imported or deleted now,
+	// and claims whose scheduled snapshots are late.
 	Expansions *Waiting `json:"expansions,omitempty"`
 	Snapshots  *Waiting `json:"snapshots,omitempty"`
 	// Attachments is nil without mode csi.

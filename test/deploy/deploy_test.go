@@ -193,6 +193,32 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
+// TestComponentOfSchedulesIsTheChart: the account may create and delete VolumeSnapshots, and
+// gets nothing else.
+func TestComponentOfSchedulesIsTheChart(t *testing.T) {
+	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "snapshotSchedules.enabled=true")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareFile(t, rendered, "snapshotschedules.yaml", "snapshot-schedules")
+	var found []string
+	for _, object := range overlay(t, "snapshot-schedules") {
+		if object.GetName() != Release+"-snapshot-schedules" {
+			continue
+		}
+		what := object.GetKind()
+		if what == "ClusterRole" {
+			rules, _, _ := unstructured.NestedSlice(object.Object, "rules")
+			what += fmt.Sprint(" ", rules)
+		}
+		found = append(found, what)
+	}
+	want := []string{"ClusterRole [map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[create delete]]]", "ClusterRoleBinding"}
+	if slices.Sort(found); !slices.Equal(found, want) {
+		t.Errorf("there are %q, want %q", found, want)
+	}
+}
+
 // TestComponentOfLostNodesIsTheChart: the account may read pods and the Leases of kubelets,
 // change Nodes and delete evicted pods under admission policies of its own, and gets nothing
 // else.
@@ -366,6 +392,7 @@ func TestComponents(t *testing.T) {
 		"csi":                  {"--set", "csi.enabled=true"},
 		"claim-policy":         {"--set", "claimPolicy.enabled=true"},
 		"tenant-status":        {"--set", "tenantStatus.enabled=true"},
+		"snapshot-schedules":   {"--set", "snapshotSchedules.enabled=true"},
 		"node-grow":            {"--set", "nodeGrow.enabled=true"},
 		"csi taint-lost-nodes": {"--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true"},
 		"web-config csi":       {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
@@ -492,7 +519,7 @@ func TestChartOfAnUnusualCluster(t *testing.T) {
 // chart before these, have none.
 func TestChartWithValuesThatAreMissing(t *testing.T) {
 	values := append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.runbookURL=https://example.org")
-	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "claimPolicy", "tenantStatus", "nodeGrow", "policy.directory",
+	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "claimPolicy", "tenantStatus", "snapshotSchedules", "nodeGrow", "policy.directory",
 		"policy.moreConfigMaps", "monitoring.prometheusRule.disabled", "monitoring.prometheusRule.rules"} {
 		values = append(values, "--set", name+"=null")
 	}

@@ -184,19 +184,16 @@ func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error
 	return err
 }
 
-// AllowTaints installs the component taint-lost-nodes of the manifests for an installation's
-// account. remove removes its admission policies.
+// AllowSchedules installs the component snapshot-schedules of the manifests for an
+// installation's account.
+func (s *Suite) AllowSchedules(ctx context.Context, provisioner string) error {
+	return s.allow(ctx, provisioner, "snapshot-schedules", "snapshotschedules.yaml")
+}
+
+// AllowTaints does that for the component taint-lost-nodes. remove removes its admission
+// policies.
 func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove func(context.Context) error, err error) {
-	if _, err := s.account(ctx, provisioner); err != nil {
-		return nil, err
-	}
-	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "taint-lost-nodes", "taintlostnodes.yaml"))
-	if err != nil {
-		return nil, err
-	}
-	account := Account(provisioner)
-	name := account + "-taint-lost-nodes"
-	content = []byte(strings.NewReplacer(ServiceAccount+"-taint-lost-nodes", name, "name: "+ServiceAccount+"\n", "name: "+account+"\n", ":"+ServiceAccount+"'", ":"+account+"'").Replace(string(content)))
+	name := Account(provisioner) + "-taint-lost-nodes"
 	remove = func(ctx context.Context) error {
 		admission := s.Client.AdmissionregistrationV1()
 		var errs []error
@@ -206,7 +203,21 @@ func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove fun
 		}
 		return errors.Join(errs...)
 	}
-	return remove, s.Apply(ctx, content)
+	return remove, s.allow(ctx, provisioner, "taint-lost-nodes", "taintlostnodes.yaml")
+}
+
+// allow installs a component for an installation's account.
+func (s *Suite) allow(ctx context.Context, provisioner, component, file string) error {
+	if _, err := s.account(ctx, provisioner); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", component, file))
+	if err != nil {
+		return err
+	}
+	account := Account(provisioner)
+	content = []byte(strings.NewReplacer(ServiceAccount+"-"+component, account+"-"+component, "name: "+ServiceAccount+"\n", "name: "+account+"\n", ":"+ServiceAccount+"'", ":"+account+"'").Replace(string(content)))
+	return s.Apply(ctx, content)
 }
 
 // NameClaims installs the component claim-policy of the manifests for a provisioner, and

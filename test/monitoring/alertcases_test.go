@@ -169,6 +169,9 @@ var alertCases = []alertCase{
 	{alert: "StandaloneCinderNodesQuarantined", name: "a node does not come back", series: `standalone_cinder_csi_quarantined_nodes{@a,backend="gold"} 1x60`, after: 16 * time.Minute, want: []string{`{backend="gold"}`}},
 	{alert: "StandaloneCinderNodesQuarantined", name: "a node reboots", series: `standalone_cinder_csi_quarantined_nodes{@a,backend="gold"} 0x5 1x10 0x60`, after: 30 * time.Minute},
 
+	{alert: "StandaloneCinderScheduledSnapshotsLate", name: "a tenant without room", series: `standalone_cinder_scheduled_snapshots_late{@a,tenant="team-a"} 3x60`, after: 31 * time.Minute, want: []string{`{tenant="team-a"}`}},
+	{alert: "StandaloneCinderScheduledSnapshotsLate", name: "a backend that was away for a while", series: `standalone_cinder_scheduled_snapshots_late{@a,tenant="team-a"} 3x20 stale`, after: 31 * time.Minute},
+
 	{alert: "StandaloneCinderOrphans", name: "an orphan", series: `standalone_cinder_audit_findings{@a,kind="OrphanVolume",backend="gold"} 2x150`, after: 61 * time.Minute, want: []string{`{backend="gold", kind="OrphanVolume"}`}},
 	{alert: "StandaloneCinderOrphans", name: "removed by the next audit", series: `standalone_cinder_audit_findings{@a,kind="OrphanVolume",backend="gold"} 2x60 stale`, after: 61 * time.Minute},
 

@@ -138,6 +138,7 @@ func trimmed(object any) (any, error) {
 	snapshot.ObjectMeta = metav1.ObjectMeta{
 		Name: snapshot.Name, Namespace: snapshot.Namespace, UID: snapshot.UID, ResourceVersion: snapshot.ResourceVersion,
 		CreationTimestamp: snapshot.CreationTimestamp, DeletionTimestamp: snapshot.DeletionTimestamp,
+		Labels: scheduleOf(snapshot.Labels),
 	}
 	for _, text := range []*string{snapshot.Spec.Source.PersistentVolumeClaimName, snapshot.Spec.Source.VolumeSnapshotContentName, snapshot.Spec.VolumeSnapshotClassName} {
 		if text != nil {
@@ -148,6 +149,15 @@ func trimmed(object any) (any, error) {
 		*status.Error.Message = bound.Message(*status.Error.Message)
 	}
 	return object, nil
+}
+
+// scheduleOf keeps the labels that say which schedule made a VolumeSnapshot; nil if none did.
+func scheduleOf(labels map[string]string) map[string]string {
+	schedule, claim := labels[objects.LabelSchedule], labels[objects.LabelClaimUID]
+	if schedule == "" || claim == "" {
+		return nil
+	}
+	return map[string]string{objects.LabelSchedule: schedule, objects.LabelClaimUID: claim}
 }
 
 // awaitCaches waits until every object that existed was seen, and every content is
@@ -182,6 +192,24 @@ func (c *Caches) VolumeSnapshot(namespace, name string) (*snapshotv1.VolumeSnaps
 		return shown.snapshots.VolumeSnapshots(namespace).Get(name)
 	}
 	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), name)
+}
+
+// Scheduled returns the VolumeSnapshots that schedules made, and false until all are known.
+func (c *Caches) Scheduled() (made []*snapshotv1.VolumeSnapshot, known bool) {
+	shown := c.shown()
+	if shown == nil || slices.ContainsFunc(shown.synced, func(synced cache.InformerSynced) bool { return !synced() }) {
+		return nil, false
+	}
+	all, err := shown.snapshots.List(everything)
+	if err != nil {
+		return nil, false // the cache never returns an error
+	}
+	for _, snapshot := range all {
+		if snapshot.Labels != nil {
+			made = append(made, snapshot)
+		}
+	}
+	return made, true
 }
 
 // VolumeSnapshotContent does for contents what VolumeSnapshot does for VolumeSnapshots.

@@ -41,6 +41,8 @@ type Options struct {
 	// IsRead reports whether code reads an annotation of claims, and IsReadFinalizer
 	// whether it reads a finalizer of claims.
 	IsRead, IsReadFinalizer func(key string) bool
+	// ReadLabel is the one label of claims that code reads.
+	ReadLabel string
 	// KeepOnVolumes reports whether to keep an annotation of PersistentVolumes.
 	KeepOnVolumes func(key string) bool
 	// IsUnique reports whether an annotation's value is unique to an object.
@@ -90,7 +92,8 @@ func (t *Trimmer) Claim(claim *corev1.PersistentVolumeClaim) {
 }
 
 func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
-	claim.GenerateName, claim.Labels, claim.OwnerReferences = "", nil, nil
+	claim.GenerateName, claim.OwnerReferences = "", nil
+	claim.Labels = t.readLabels(claim.Labels)
 	var finalizers []string
 	for _, name := range claim.Finalizers {
 		if t.options.IsReadFinalizer(name) {
@@ -128,6 +131,15 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 		AllocatedResources: t.resources(claim.Status.AllocatedResources), AllocatedResourceStatuses: claim.Status.AllocatedResourceStatuses,
 	}
 	shareText(t, &claim.Status.Phase)
+}
+
+// readLabels keeps what code reads of a claim's labels.
+func (t *Trimmer) readLabels(labels map[string]string) map[string]string {
+	value, has := labels[t.options.ReadLabel]
+	if !has {
+		return nil
+	}
+	return map[string]string{t.options.ReadLabel: t.texts.same(value, value)}
 }
 
 // boundReference bounds the texts of a reference, of which some may be nil.

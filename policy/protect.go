@@ -1,0 +1,82 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/standalone-cinder/standalone-cinder/policy/document"
+)
+
+// Schedule takes a snapshot of each volume of a rule again and again.
+type Schedule struct {
+	// Name is part of the snapshots' names.
+	Name string `json:"name"`
+	// Every is the time between two snapshots of a volume, in whole minutes.
+	Every time.Duration `json:"every"`
+	// Keep is how many good snapshots of a volume stay, at least 1.
+	Keep int64 `json:"keep"`
+	// SnapshotClass names a VolumeSnapshotClass; empty means the default one of the volume's
+	// driver.
+	SnapshotClass string `json:"snapshotClass,omitempty"`
+	// OnRequest leaves out claims that do not request the schedule by their label.
+	OnRequest bool `json:"onRequest,omitempty"`
+}
+
+// The bounds of schedules. A volume has few of them, and each snapshot is an object.
+const (
+	ShortestSchedule = time.Minute
+	LongestSchedule  = 366 * 24 * time.Hour
+	MostKept         = 1000
+	MostSchedules    = 10
+)
+
+// SchedulesOf returns the schedules for the volume of a claim of a StorageClass: those of the
+// tenant's rule that hold for all claims, and those that the claim requests, which are
+// separated by dots.
+func (t *Tenant) SchedulesOf(storageClass, requested string) []Schedule {
+	c := t.rule(storageClass)
+	if c == nil {
+		return nil
+	}
+	names := strings.Split(requested, ".")
+	return slices.DeleteFunc(slices.Clone(c.Protect), func(s Schedule) bool {
+		return s.OnRequest && !slices.Contains(names, s.Name)
+	})
+}
+
+func (v *validator) validateProtect(path string, t *Tenant, c *Class) {
+	if n := len(c.Protect); n > MostSchedules {
+		v.Errorf(path, "has %d schedules, and a rule can have at most %d", n, MostSchedules)
+	}
+	validateUnique(v.Document, path, len(c.Protect), func(i int) string { return c.Protect[i].Name }, "snapshots are told apart by it")
+	kept := int64(0)
+	for i, s := range c.Protect {
+		at := document.Element(path, i)
+		validateName(v.Document, at, s.Name, "schedule")
+		switch every := document.Child(at, "every"); {
+		case !v.Has(every):
+			v.Errorf(every, "is missing; say how often to take a snapshot, such as 6h")
+		case s.Every < ShortestSchedule || s.Every > LongestSchedule || s.Every%time.Minute != 0:
+			v.Errorf(every, "must be whole minutes, at least 1m and at most 8784h, a year")
+		}
+		switch keep := document.Child(at, "keep"); {
+		case !v.Has(keep):
+			v.Errorf(keep, "is missing; say how many snapshots of a volume to keep")
+		case s.Keep < 1 || s.Keep > MostKept:
+			v.Errorf(keep, "must be at least 1 and at most %d; the last good snapshot always stays", MostKept)
+		}
+		if s.SnapshotClass != "" && len(validation.IsDNS1123Subdomain(s.SnapshotClass)) > 0 {
+			v.Errorf(document.Child(at, "snapshotClass"), "%q cannot be the name of a VolumeSnapshotClass", s.SnapshotClass)
+		}
+		kept += max(s.Keep, 0)
+	}
+	for _, quota := range []named[*int64]{{document.Child(c.path, "quota.snapshots"), c.Quota.Snapshots}, {"the tenant's quota.snapshots", t.Quota.Snapshots}} {
+		// An old snapshot is deleted when a newer one is good.
+		if quota.value != nil && len(c.Protect) > 0 && *quota.value < kept+1 {
+			v.Warnf(path, "the schedules keep %d snapshots of one volume and need room for another while it is taken, but %s allows %d; raise it, or keep fewer", kept, quota.key, *quota.value)
+		}
+	}
+}

@@ -1,0 +1,377 @@
+// Package schedules takes snapshots of volumes again and again, as the rules of the policy say
+// (protect), and deletes old ones when newer ones are good. They are VolumeSnapshots in the
+// namespaces of the claims, which tenants see, restore and delete like their own. Whatever
+// takes and removes snapshots for tenants does it for these, too, inside the same quotas.
+//
+// Nothing is remembered between terms: the names, labels and times of the VolumeSnapshots say
+// what was done. It needs the component snapshot-schedules, which has the rights.
+package schedules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	eventrecord "k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
+)
+
+// ReasonLate is that of events about claims without a good snapshot for too long.
+const ReasonLate = "ScheduledSnapshotLate"
+
+const (
+	// lookEvery is how often the caches are looked through for what is due.
+	lookEvery = 10 * time.Second
+	workers   = 4
+	// writesPerSecond bounds what a new schedule, or a leader after a night without one,
+	// begins at once.
+	writesPerSecond = 10
+	// deletedAtOnce bounds an attempt. What is left is due in the next one.
+	deletedAtOnce  = 20
+	requestTimeout = 10 * time.Second
+)
+
+// Snapshots are the cluster's VolumeSnapshots.
+type Snapshots interface {
+	// Scheduled returns those that schedules made, from the cache, and false until all are
+	// known.
+	Scheduled() (made []*snapshotv1.VolumeSnapshot, known bool)
+}
+
+// Options configure a Controller.
+type Options struct {
+	// Name is the provisioner's name, and Cluster the cluster's ID.
+	Name, Cluster     string
+	Policy            func() *policy.Policy
+	Snapshots         Snapshots
+	Client            snapshotclient.Interface
+	Claims            corelisters.PersistentVolumeClaimLister
+	PersistentVolumes corelisters.PersistentVolumeLister
+	Namespaces        corelisters.NamespaceLister
+	Recorder          eventrecord.EventRecorder
+	// Tell reports to operators.
+	Tell    func(message string)
+	Metrics *Metrics
+	Logger  *slog.Logger
+	// Board is the term's.
+	Board *parking.Board
+
+	// Monitor watches the work. MaxWorkTime exceeds anything that the work may wait for.
+	Monitor     *liveness.Monitor
+	MaxWorkTime liveness.Bound
+}
+
+// Controller works for one term.
+type Controller struct {
+	Options
+	loop  *worker.Loop[types.NamespacedName]
+	limit flowcontrol.RateLimiter
+	began time.Time
+	// late are the claims whose snapshots are late.
+	late *parking.Lot[*corev1.PersistentVolumeClaim]
+
+	mu sync.Mutex
+	// failures are by the claims whose last attempt failed, which the loop retries.
+	failures map[types.NamespacedName]error
+	// told means that operators know of missing rights.
+	told bool
+}
+
+// New makes the Controller of one term.
+func New(options Options) *Controller {
+	c := &Controller{
+		Options: options, began: time.Now(), late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[types.NamespacedName]error{},
+		limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 2*writesPerSecond),
+	}
+	c.loop = worker.New(worker.Options[types.NamespacedName]{
+		Name: "schedules", Workers: workers, Do: c.do,
+		Describe: func(claim types.NamespacedName) string {
+			return "the worker that makes scheduled VolumeSnapshots of claim " + claim.String()
+		},
+		Board: options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+	})
+	return c
+}
+
+// Run works until the context ends.
+func (c *Controller) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	group.Go(func() { c.loop.Run(ctx) })
+	defer c.Metrics.forget()
+	defer group.Wait()
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			c.look(time.Now())
+		}
+	}
+}
+
+// Parked returns the claims whose snapshots are late.
+func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.late }
+
+// look queues the claims for which something is due, according to the caches, and finds
+// those whose snapshots are late.
+func (c *Controller) look(now time.Time) {
+	inForce := c.Policy()
+	if !hasSchedules(inForce) {
+		c.settle(nil, nil)
+		return
+	}
+	made, known := c.Snapshots.Scheduled()
+	claims, err := c.Claims.List(labels.Everything())
+	if err != nil {
+		return // the cache never returns an error
+	}
+	taken := map[types.UID][]*snapshotv1.VolumeSnapshot{}
+	for _, one := range made {
+		uid := types.UID(one.Labels[objects.LabelClaimUID])
+		taken[uid] = append(taken[uid], one)
+	}
+	late, tenants := map[types.UID]bool{}, map[string]int{}
+	for _, claim := range claims {
+		of, tenant, schedules := c.schedulesOf(inForce, claim)
+		key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
+		for _, s := range schedules {
+			p := planOf(of, s, ofSchedule(of, s, taken[claim.UID]), now)
+			if known && (p.take != "" || len(p.expired) > 0) && c.failureOf(key) == nil {
+				c.loop.Add(key)
+			}
+			if since := now.Sub(p.good); since > lateAfter(s) && !(p.never && now.Sub(c.began) < lateAfter(s)-s.Every) && !late[claim.UID] {
+				late[claim.UID] = true
+				tenants[tenant]++
+				c.report(claim, s, p, known)
+			}
+		}
+	}
+	c.settle(late, tenants)
+}
+
+// settle drops what is late no longer, and shows the rest.
+func (c *Controller) settle(late map[types.UID]bool, tenants map[string]int) {
+	for _, one := range c.late.List() {
+		if uid := one.Object.UID; !late[uid] {
+			c.late.Forget(uid)
+		}
+	}
+	c.Metrics.show(tenants)
+}
+
+func hasSchedules(p *policy.Policy) bool {
+	return slices.ContainsFunc(p.Tenants, func(t policy.Tenant) bool {
+		return slices.ContainsFunc(t.Classes, func(rule policy.Class) bool { return len(rule.Protect) > 0 })
+	})
+}
+
+// schedulesOf returns the schedules for a claim's volume; none if the claim has none of this
+// program's.
+func (c *Controller) schedulesOf(p *policy.Policy, claim *corev1.PersistentVolumeClaim) (protected, string, []policy.Schedule) {
+	if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
+		return protected{}, "", nil
+	}
+	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
+	if err != nil || !objects.IsOurs(pv) || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
+		return protected{}, "", nil
+	}
+	namespace, err := c.Namespaces.Get(claim.Namespace)
+	if err != nil || namespace.DeletionTimestamp != nil {
+		return protected{}, "", nil
+	}
+	tenant, denial := p.TenantOf(namespace.Name, namespace.Labels)
+	if denial != nil {
+		return protected{}, "", nil
+	}
+	schedules := tenant.SchedulesOf(pv.Spec.StorageClassName, claim.Labels[objects.LabelProtect])
+	if len(schedules) == 0 {
+		return protected{}, "", nil
+	}
+	origin, err := objects.OriginOf(pv)
+	if err != nil || origin.Cluster != c.Cluster || !origin.CSI && pv.Annotations[objects.AnnotationProvisionedBy] != c.Name {
+		return protected{}, "", nil
+	}
+	return protected{claim.Namespace, claim.Name, claim.UID, claim.CreationTimestamp.Time}, tenant.Name, schedules
+}
+
+// ofSchedule returns the VolumeSnapshots that a schedule made of a volume.
+func ofSchedule(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot) []*snapshotv1.VolumeSnapshot {
+	return slices.DeleteFunc(slices.Clone(taken), func(one *snapshotv1.VolumeSnapshot) bool {
+		claim := one.Spec.Source.PersistentVolumeClaimName
+		return one.Namespace != of.Namespace || one.Labels[objects.LabelSchedule] != s.Name || claim == nil || *claim != of.Claim
+	})
+}
+
+// report says on a claim, once, that its snapshots are late.
+func (c *Controller) report(claim *corev1.PersistentVolumeClaim, s policy.Schedule, p plan, known bool) {
+	message := fmt.Sprintf("schedule %s has taken no good snapshot since %s, though one is due every %s", s.Name, p.good.UTC().Format(time.RFC3339), s.Every)
+	if p.never {
+		message = fmt.Sprintf("schedule %s has taken no good snapshot yet, though one is due every %s", s.Name, s.Every)
+	}
+	failed := c.failureOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+	switch {
+	case !known:
+		message += ": the VolumeSnapshots of the cluster are not known; their CRDs may be missing"
+	case p.waits != "":
+		message += fmt.Sprintf(": VolumeSnapshot %s is not ready; its events say why", p.waits)
+	case failed != nil:
+		message += ": " + failed.Error()
+	}
+	c.late.Park(claim, parking.Failing)
+	if c.late.IsNews(claim.UID, ReasonLate, message, false) {
+		described := claim.DeepCopy()
+		described.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+		c.Recorder.Event(described, corev1.EventTypeWarning, ReasonLate, message)
+		c.Logger.Warn("The snapshots of a claim are late", "claim", claim.Namespace+"/"+claim.Name, "why", message)
+	}
+}
+
+func (c *Controller) failureOf(claim types.NamespacedName) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failures[claim]
+}
+
+// do does what is due for a claim.
+func (c *Controller) do(ctx context.Context, a *worker.Attempt[types.NamespacedName]) worker.Outcome {
+	err := c.attempt(ctx, a.Key)
+	if ctx.Err() != nil {
+		return worker.Outcome{} // the next leader continues
+	}
+	if c.note(a.Key, err); err != nil {
+		return worker.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: 10 * time.Second, Most: time.Minute}}
+	}
+	return worker.Outcome{Done: true}
+}
+
+// note keeps an attempt's failure, and reports the first of a claim, and of the rights.
+func (c *Controller) note(claim types.NamespacedName, err error) {
+	lacksRights := apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	c.mu.Lock()
+	first, tell := c.failures[claim] == nil, lacksRights && !c.told
+	c.told = c.told || tell
+	if err == nil {
+		delete(c.failures, claim)
+	} else {
+		c.failures[claim] = err
+	}
+	c.mu.Unlock()
+	if err == nil {
+		return
+	}
+	c.Metrics.count("failed")
+	if first {
+		c.Logger.Warn("Cannot make the scheduled VolumeSnapshots of a claim; trying again", "claim", claim.String(), "error", err)
+	}
+	if tell {
+		c.Tell("snapshots of schedules are not taken; install the component snapshot-schedules, which has the rights, or remove protect from the policy: " + err.Error())
+	}
+}
+
+// attempt reads what exists from the API server, because a late cache may show a snapshot as
+// good that is gone, and does what is due.
+func (c *Controller) attempt(ctx context.Context, key types.NamespacedName) error {
+	claim, err := c.Claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	of, _, schedules := c.schedulesOf(c.Policy(), claim)
+	if len(schedules) == 0 {
+		return nil
+	}
+	live, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
+		return c.Client.SnapshotV1().VolumeSnapshots(key.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
+	})
+	if err != nil {
+		return fmt.Errorf("cannot list the VolumeSnapshots of claim %s: %w", key, err)
+	}
+	var taken []*snapshotv1.VolumeSnapshot
+	for i := range live.Items {
+		taken = append(taken, &live.Items[i])
+	}
+	var errs []error
+	for _, s := range schedules {
+		errs = append(errs, c.follow(ctx, of, s, planOf(of, s, ofSchedule(of, s, taken), time.Now())))
+	}
+	return errors.Join(errs...)
+}
+
+// follow does what a plan says.
+func (c *Controller) follow(ctx context.Context, of protected, s policy.Schedule, p plan) error {
+	snapshots := c.Client.SnapshotV1().VolumeSnapshots(of.Namespace)
+	if p.take != "" {
+		if err := c.limit.Wait(ctx); err != nil {
+			return err
+		}
+		made := &snapshotv1.VolumeSnapshot{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: p.take, Namespace: of.Namespace,
+				Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy, objects.LabelSchedule: s.Name, objects.LabelClaimUID: string(of.UID)},
+			},
+			Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &of.Claim}},
+		}
+		if s.SnapshotClass != "" {
+			made.Spec.VolumeSnapshotClassName = &s.SnapshotClass
+		}
+		_, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+			return snapshots.Create(ctx, made, metav1.CreateOptions{})
+		})
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return fmt.Errorf("VolumeSnapshot %s/%s exists, and schedule %s did not make it; delete it", of.Namespace, p.take, s.Name)
+		case err != nil:
+			return fmt.Errorf("cannot create VolumeSnapshot %s/%s of schedule %s: %w", of.Namespace, p.take, s.Name, err)
+		}
+		c.Metrics.count("created")
+		c.Logger.Info("Created a scheduled VolumeSnapshot", "snapshot", of.Namespace+"/"+p.take, "claim", of.Claim, "schedule", s.Name)
+	}
+	for _, old := range p.expired[:min(len(p.expired), deletedAtOnce)] {
+		if err := c.limit.Wait(ctx); err != nil {
+			return err
+		}
+		_, err := within(ctx, func(ctx context.Context) (any, error) {
+			// A tenant may have taken it over meanwhile, by removing its labels.
+			return nil, snapshots.Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
+		})
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		case err != nil:
+			return fmt.Errorf("cannot delete VolumeSnapshot %s/%s, which schedule %s needs no longer: %w", of.Namespace, old.Name, s.Name, err)
+		default:
+			c.Metrics.count("deleted")
+			c.Logger.Info("Deleted a scheduled VolumeSnapshot, because newer ones are good", "snapshot", of.Namespace+"/"+old.Name, "claim", of.Claim, "schedule", s.Name)
+		}
+	}
+	return nil
+}
+
+// within bounds a request.
+func within[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return request(ctx)
+}

@@ -1,0 +1,106 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
+)
+
+// TestSchedulesTakeAndDeleteSnapshots: each minute, under the rights of the manifests, beside
+// the real snapshot-controller. The leader is killed meanwhile, and again and again.
+func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
+	t.Parallel()
+	w := newSnapshotWorld(t, "schedules")
+	w.install()
+	w.must(suite.AllowSchedules(w.ctx, w.provisioner))
+	// One more than is kept, of each claim.
+	w.policy = w.change("        fsType: xfs\n", fmt.Sprintf("        fsType: xfs\n        quota: {snapshots: 4}\n        protect: [{name: often, every: 1m, keep: 1, snapshotClass: %s}]\n", w.class))
+	leader := w.start(shortLease...)
+	w.claim("a", "one", "gold", "1Gi")
+	w.claim("a", "two", "gold", "1Gi")
+	w.claim("b", "other", "lab", "1Gi")
+	mine := w.take("a", "mine", "one", w.class)
+	_, err := suite.WaitBound(w.ctx, w.name+"-a", 2)
+	w.must(err)
+
+	good := func(claim string) (ready []string, err error) {
+		list, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").List(w.ctx, metav1.ListOptions{LabelSelector: objects.LabelSchedule + "=often"})
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range list.Items {
+			if *one.Spec.Source.PersistentVolumeClaimName == claim && one.DeletionTimestamp == nil && one.Status != nil && one.Status.ReadyToUse != nil && *one.Status.ReadyToUse {
+				ready = append(ready, one.Name)
+			}
+		}
+		return ready, nil
+	}
+	var first []string
+	for _, claim := range []string{"one", "two"} {
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			ready, err := good(claim)
+			if err != nil || len(ready) == 0 {
+				return "claim " + claim + " has no scheduled snapshot yet", err
+			}
+			first = append(first, ready[0])
+			return "", nil
+		}))
+	}
+	for range 6 {
+		leader.Kill()
+		leader = w.start(shortLease...)
+		time.Sleep(20 * time.Second)
+		for _, claim := range []string{"one", "two"} {
+			switch ready, err := good(claim); {
+			case err != nil:
+				t.Fatal(err)
+			case len(ready) == 0:
+				t.Fatalf("claim %s has no good snapshot any more", claim)
+			}
+		}
+	}
+	for i, claim := range []string{"one", "two"} {
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			ready, err := good(claim)
+			if err != nil || len(ready) != 1 || slices.Contains(ready, first[i]) {
+				return fmt.Sprintf("claim %s has %v, and had %s", claim, ready, first[i]), err
+			}
+			return "", nil
+		}))
+	}
+	if _, err := w.client.SnapshotV1().VolumeSnapshots(mine.Namespace).Get(w.ctx, mine.Name, metav1.GetOptions{}); err != nil {
+		t.Errorf("the tenant's own VolumeSnapshot: %v", err)
+	}
+
+	// The rights are for VolumeSnapshots of schedules only.
+	account, err := snapshotclient.NewForConfig(attackerConfig(w.world))
+	w.must(err)
+	dryRun := []string{metav1.DryRunAll}
+	claim := "one"
+	forged := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "forged", Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy}},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}},
+	}
+	_, creation := account.SnapshotV1().VolumeSnapshots(mine.Namespace).Create(w.ctx, forged, metav1.CreateOptions{DryRun: dryRun})
+	for what, err := range map[string]error{
+		"creating one of no schedule": creation,
+		"deleting a tenant's":         account.SnapshotV1().VolumeSnapshots(mine.Namespace).Delete(w.ctx, mine.Name, metav1.DeleteOptions{DryRun: dryRun}),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "only VolumeSnapshots with the labels of a schedule") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	leader.Kill()
+	w.policy = w.change("protect: [{name: often, every: 1m", "protect: [{name: seldom, every: 8784h")
+	w.start(shortLease...)
+	w.clean()
+}
