@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,14 @@ type Schedule struct {
 	SnapshotClass string `json:"snapshotClass,omitempty"`
 	// OnRequest leaves out claims that do not request the schedule by their label.
 	OnRequest bool `json:"onRequest,omitempty"`
+}
+
+// Period returns Every as one would write it.
+func (s Schedule) Period() string {
+	if s.Every%time.Hour == 0 {
+		return fmt.Sprintf("%dh", s.Every/time.Hour)
+	}
+	return fmt.Sprintf("%dm", s.Every/time.Minute)
 }
 
 // The bounds of schedules. A volume has few of them, and each snapshot is an object.

@@ -54,6 +54,14 @@ func TestSchedulesHoldForTheRuleOrOnRequest(t *testing.T) {
 	}
 }
 
+func TestPeriodsAreShort(t *testing.T) {
+	for every, want := range map[time.Duration]string{time.Minute: "1m", time.Hour: "1h", 90 * time.Minute: "90m", 24 * time.Hour: "24h"} {
+		if got := (Schedule{Every: every}).Period(); got != want {
+			t.Errorf("%s is written %s, want %s", every, got, want)
+		}
+	}
+}
+
 func TestMistakesInSchedules(t *testing.T) {
 	for protect, want := range map[string]string{
 		"[{every: 1h, keep: 1}]":                                          `protect[0].name: is missing; give the schedule a name`,

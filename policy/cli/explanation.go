@@ -114,11 +114,31 @@ type placedDenial struct {
 	File string `json:"file,omitempty"`
 }
 
+// schedulesOf describes the schedules of the rule that decided.
+func schedulesOf(p *policy.Policy, d policy.Decision) (all []string) {
+	tenant, _ := p.Tenant(d.Tenant)
+	for _, rule := range tenant.Classes {
+		if rule.Path() != d.Rule {
+			continue
+		}
+		for _, s := range rule.Protect {
+			text := fmt.Sprintf("%s, every %s, %d kept", s.Name, s.Period(), s.Keep)
+			if s.OnRequest {
+				text += ", if a label of the claim requests it"
+			}
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
 // volume is the volume that would be created, and the properties that the rule fixes.
 type volume struct {
 	policy.VolumeProperties
 	// Fixed names the properties that the rule sets and a StorageClass may not change.
 	Fixed []string `json:"fixed"`
+	// Schedules are those of the rule's snapshots, in words.
+	Schedules []string `json:"schedules,omitempty"`
 }
 
 // outcome is the result for a tenant, rule or backend.
@@ -233,7 +253,7 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 		e.Notes = append(e.Notes, p.ClassWarnings(*c.class, decision.Tenant)...)
 	}
 	if decision.Allowed() {
-		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule)}
+		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule), Schedules: schedulesOf(p, decision)}
 		if e.Attributes[policy.AttributesType] != "" {
 			// The VolumeAttributesClass wins over the rule.
 			e.Volume.Fixed = slices.DeleteFunc(e.Volume.Fixed, func(name string) bool { return name == "type" })

@@ -207,6 +207,9 @@ func (e claimExplanation) writeVolume(w *textWriter) {
 	if v.Encrypt != nil {
 		rows = append(rows, []string{"encryption", fmt.Sprintf("LUKS2, by the nodes; entry %s of Secret %s wraps the volume's key", v.Encrypt.Entry, v.Encrypt.KeySecret)})
 	}
+	for _, schedule := range v.Schedules {
+		rows = append(rows, []string{"snapshots", schedule})
+	}
 	if len(metadata) > 0 {
 		rows = append(rows, []string{"metadata", strings.Join(metadata, ", ") + ", and the provisioner's own"})
 	}

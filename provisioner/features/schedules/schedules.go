@@ -225,9 +225,9 @@ func ofSchedule(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnaps
 
 // report says on a claim, once, that its snapshots are late.
 func (c *Controller) report(claim *corev1.PersistentVolumeClaim, s policy.Schedule, p plan, known bool) {
-	message := fmt.Sprintf("schedule %s has taken no good snapshot since %s, though one is due every %s", s.Name, p.good.UTC().Format(time.RFC3339), s.Every)
+	message := fmt.Sprintf("schedule %s has taken no good snapshot since %s, though one is due every %s", s.Name, p.good.UTC().Format(time.RFC3339), s.Period())
 	if p.never {
-		message = fmt.Sprintf("schedule %s has taken no good snapshot yet, though one is due every %s", s.Name, s.Every)
+		message = fmt.Sprintf("schedule %s has taken no good snapshot yet, though one is due every %s", s.Name, s.Period())
 	}
 	failed := c.failureOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
 	switch {

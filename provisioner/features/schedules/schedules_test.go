@@ -27,6 +27,7 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/liveness"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -240,6 +241,20 @@ func TestClaimsWithoutASchedule(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestVolumesInModeCSI: their PersistentVolumes do not name the provisioner.
+func TestVolumesInModeCSI(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.bind("data", func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			pv.Annotations[objects.AnnotationProvisionedBy] = wire.DriverName
+			pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-data"}
+		})
+		c.lead(61 * time.Minute)
+		if n := len(c.snapshots()); n != 1 {
+			t.Errorf("%d snapshots", n)
+		}
+	})
 }
 
 func TestAClaimRequestsASchedule(t *testing.T) {

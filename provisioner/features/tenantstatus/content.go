@@ -63,6 +63,17 @@ type Rule struct {
 	VolumeTypes []string `json:"volumeTypes,omitempty"`
 	// Import means that claims may ask for some volumes that exist.
 	Import bool `json:"import,omitempty"`
+	// Protect are the schedules of snapshots.
+	Protect []Schedule `json:"protect,omitempty"`
+}
+
+// Schedule is a schedule of snapshots.
+type Schedule struct {
+	Name  string `json:"name"`
+	Every string `json:"every"`
+	Keep  int64  `json:"keep"`
+	// OnRequest means that claims request it by a label.
+	OnRequest bool `json:"onRequest,omitempty"`
 }
 
 // Backend is a backend of a rule.
@@ -106,6 +117,9 @@ func contentOf(p *policy.Policy, tenant *policy.Tenant, usage Usage) *Content {
 			MinSize: sizeOf(sizes.Min), MaxSize: sizeOf(sizes.Max),
 			VolumeType: bound.Text(class.VolumeType), AvailabilityZone: bound.Text(class.AvailabilityZone), FSType: bound.Text(class.FSType),
 			VolumeTypes: firstOf(class.VolumeTypes), Import: class.Import != nil,
+		}
+		for _, s := range class.Protect {
+			rule.Protect = append(rule.Protect, Schedule{s.Name, s.Period(), s.Keep, s.OnRequest})
 		}
 		for _, name := range class.Backends[:min(len(class.Backends), maxNames)] {
 			if backend, ok := p.Backend(name); ok {

@@ -31,7 +31,7 @@ tenants:
     quota: {volumes: 20, gigabytes: 500}
     volumeSize: {max: 100Gi}
     classes:
-      - {storageClasses: [fast, "fast-*"], backends: [gold, silver], quota: {volumes: 2}, volumeSize: {max: 50Gi}, volumeType: ssd, fsType: xfs, import: {names: ["*"]}}
+      - {storageClasses: [fast, "fast-*"], backends: [gold, silver], quota: {volumes: 2}, volumeSize: {max: 50Gi}, volumeType: ssd, fsType: xfs, import: {names: ["*"]}, protect: [{name: daily, every: 24h, keep: 7}, {name: often, every: 15m, keep: 4, onRequest: true}]}
       - {storageClasses: ["*"], backends: [gold]}
   - name: red
     namespaces: [red]
