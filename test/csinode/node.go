@@ -130,6 +130,8 @@ type Node struct {
 	mu *sync.Mutex
 	// initiator is the node's iSCSI name.
 	initiator string
+	// empty is what zeros returns.
+	empty []byte
 
 	Boot    string
 	Targets map[string]*Target

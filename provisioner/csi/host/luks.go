@@ -151,10 +151,18 @@ func (c *Crypt) Judge(ctx context.Context, device string, found Content, w Wante
 	return err == nil, err
 }
 
-// blank reports whether a part of a device holds only zeros.
+// blank reports whether a part of a device holds only zeros. It reads pieces, since the
+// plugin has little memory.
 func (c *Crypt) blank(ctx context.Context, device string, offset int64, length int) (bool, error) {
-	content, err := c.host.readByPath(ctx, device, offset, length)
-	return err == nil && len(content) == length && isEmpty(content), err
+	const piece = 1 << 20
+	for end := offset + int64(length); offset < end; offset += piece {
+		size := int(min(piece, end-offset))
+		content, err := c.host.readByPath(ctx, device, offset, size)
+		if err != nil || len(content) != size || !isEmpty(content) {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Format makes a LUKS header with the volume's ID as its UUID.
@@ -429,5 +437,5 @@ const (
 func (c *Crypt) Has() error { return c.host.Need(cryptsetup, "cryptsetup") }
 
 func isEmpty(content []byte) bool {
-	return !slices.ContainsFunc(content, func(b byte) bool { return b != 0 })
+	return bytes.Count(content, []byte{0}) == len(content)
 }
