@@ -130,8 +130,8 @@ type Node struct {
 	mu *sync.Mutex
 	// initiator is the node's iSCSI name.
 	initiator string
-	// empty is what zeros returns.
-	empty []byte
+	// contents are those that were read; see once.
+	contents map[string][]byte
 
 	Boot    string
 	Targets map[string]*Target

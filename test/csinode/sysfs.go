@@ -185,24 +185,27 @@ func (n *Node) readDevice(device string, offset int64, length int) ([]byte, erro
 	o := n.openedOf(device)
 	switch {
 	case o == nil && v.LUKS != nil:
-		return v.outside(offset, length), nil
+		return n.once(fmt.Sprint(offset, length, *v.LUKS, v.written()), func() []byte { return v.outside(offset, length) }), nil
 	case o != nil && (v.LUKS == nil || v.LUKS.UUID != o.of.UUID || !v.written()):
 		return bytes.Repeat([]byte{0xa5}, length), nil // it decrypts to noise
 	case offset == 0 && v.LUKS == nil && v.Torn:
 		return bytes.Repeat([]byte{0x5a}, length), nil
 	case offset > 0 && !v.Junk:
-		return n.zeros(length), nil
+		return n.once(fmt.Sprint(length), func() []byte { return make([]byte, length) }), nil
 	}
-	return v.Content(length), nil
+	return n.once(fmt.Sprint(length, v.Filesystem, v.UUID, v.FilesystemBytes, v.Unfinished, v.Junk), func() []byte { return v.Content(length) }), nil
 }
 
-// zeros returns what nobody may write to. Most of a device is zeros, which each test reads
-// again and again.
-func (n *Node) zeros(length int) []byte {
-	if len(n.empty) < length {
-		n.empty = make([]byte, length)
+// once makes the same content only once, as tests read megabytes again and again. Nobody
+// writes to it.
+func (n *Node) once(what string, content func() []byte) []byte {
+	if n.contents == nil {
+		n.contents = map[string][]byte{}
 	}
-	return n.empty[:length]
+	if _, known := n.contents[what]; !known {
+		n.contents[what] = content()
+	}
+	return n.contents[what]
 }
 
 // Content returns the beginning of a volume.

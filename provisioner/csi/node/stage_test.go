@@ -123,6 +123,7 @@ func TestAVolumeComesAndGoes(t *testing.T) {
 func TestAnInterruptedCallConverges(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			calls := []func(*fixture, use) error{
 				(*fixture).stage,
 				func(f *fixture, u use) error { return f.publish(u, 1, true) },
@@ -176,6 +177,7 @@ func TestAnInterruptedCallConverges(t *testing.T) {
 func TestAnInterruptedStagingIsUnstaged(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, after := range []bool{false, true} {
 				reached := true
 				for nth := 1; reached; nth++ {
