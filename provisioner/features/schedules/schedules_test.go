@@ -74,7 +74,7 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{
 		T: t, claims: indexer(), volumes: indexer(), namespaces: indexer(),
 		client: snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
-		events: eventrecord.NewFakeRecorder(100), metrics: NewMetrics(prometheus.NewRegistry()),
+		events: eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	c.follow(scheduled)
 	c.must(c.namespaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
@@ -316,7 +316,7 @@ func TestSnapshotsThatAreNotReady(t *testing.T) {
 
 func TestMissingRightsAreToldOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.refused = apierrors.NewForbidden(snapshotv1.Resource("volumesnapshots"), "", fmt.Errorf("not allowed"))
+		c.refused = apierrors.NewForbidden(snapshotv1.Resource("volumesnapshots"), "", fmt.Errorf(`User "us" cannot create resource "volumesnapshots"`))
 		c.bind("data", nil)
 		c.bind("more", nil)
 		c.lead(90 * time.Minute)
@@ -331,15 +331,22 @@ func TestMissingRightsAreToldOnce(t *testing.T) {
 	})
 }
 
-// TestANameThatIsTaken: a VolumeSnapshot that no schedule made stays, and the claim's events
-// say that it is in the way.
+// TestANameThatIsTaken: a VolumeSnapshot that no schedule made stays, and another gets a name
+// of its own.
 func TestANameThatIsTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.refused = apierrors.NewAlreadyExists(snapshotv1.Resource("volumesnapshots"), "x")
 		c.bind("data", nil)
-		c.lead(3 * time.Hour)
-		if e := <-c.events.Events; !strings.Contains(e, "exists, and schedule hourly did not make it; delete it") {
-			t.Error(e)
+		of := protected{Namespace: "team-a", Claim: "data", UID: "uid-data"}
+		own := taken(nameOf(of, "hourly", turnOf(of.UID, time.Hour, time.Now().Add(time.Hour))), time.Now(), "good")
+		own.Namespace = "team-a"
+		c.must(c.client.Tracker().Add(own))
+		c.answerAsTheAPIServer()
+		c.lead(30 * time.Minute)
+		if names := c.names(); strings.Count(names, "data-hourly-") != 1 || names == own.Name || len(c.events.Events) > 0 {
+			t.Errorf("beside %s there are %q, and %d events", own.Name, names, len(c.events.Events))
+		}
+		if _, err := c.client.SnapshotV1().VolumeSnapshots("team-a").Get(c.Context(), own.Name, metav1.GetOptions{}); err != nil {
+			t.Error(err)
 		}
 	})
 }
