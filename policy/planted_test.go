@@ -90,7 +90,7 @@ var plantedMistakes = []struct {
 		"tenants[0].quota.gigabytes: has no effect, because volumes: 0 allows no volume; raise volumes, or remove one of the two"},
 	{"volumes with a limit and snapshots without", ", snapshotGigabytes: 500}   #", "}   #", true,
 		"tenants[0].quota: limits volumes and not snapshots, whose size Cinder counts in the quota of the project, so snapshots of tenant team-a can keep others from volumes; add snapshotGigabytes or snapshots, or snapshots: 0 if it is to have none"},
-	{"no GiB for many snapshots", "gigabytes: 500, snapshotGigabytes: 500}", "gigabytes: 500, snapshots: 5, snapshotGigabytes: 0}", true,
+	{"no GiB for many snapshots", "gigabytes: 500, snapshotGigabytes: 500}", "gigabytes: 500, snapshots: 50, snapshotGigabytes: 0}", true,
 		"tenants[0].quota.snapshots: has no effect, because snapshotGigabytes: 0 allows no snapshot; raise snapshotGigabytes, or remove one of the two"},
 	{"no gigabytes for many volumes", "quota: {volumes: 100, gigabytes: 1000,", "quota: {volumes: 100, gigabytes: 0,", true,
 		"tenants[1].quota.volumes: has no effect, because gigabytes: 0 allows no volume; raise gigabytes, or remove one of the two"},
