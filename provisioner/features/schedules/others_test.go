@@ -238,3 +238,25 @@ func TestATenantWithManyVolumesDelaysNoOther(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAPIServerThatRefusesEverything: as without the CRDs, which somebody has removed.
+func TestAnAPIServerThatRefusesEverything(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		lists := 0
+		c.client.PrependReactor("list", "volumesnapshots", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			if !strings.Contains(action.(clienttesting.ListAction).GetListRestrictions().Labels.String(), objects.LabelClaimUID) {
+				return false, nil, nil
+			}
+			lists++
+			return true, nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshots"), "")
+		})
+		for i := range 1000 {
+			c.bind(fmt.Sprint("data-", i), nil)
+		}
+		time.Sleep(2 * time.Hour)
+		c.lead(5 * time.Minute)
+		if most := 5*60*listsPerSecond + 2*listsPerSecond; lists < most/2 || lists > most {
+			t.Errorf("%d requests in five minutes, of at most %d", lists, most)
+		}
+	})
+}

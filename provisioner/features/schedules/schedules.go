@@ -43,11 +43,11 @@ const (
 	// lookEvery is how often the caches are looked through for what is due.
 	lookEvery = 10 * time.Second
 	workers   = 4
-	// writesPerSecond bounds what a new schedule, or a leader after a night without one,
-	// begins at once.
-	writesPerSecond = 10
+	// listsPerSecond bounds what a new schedule, a leader after a night without one, or an
+	// API server that refuses everything causes. A write follows a list.
+	listsPerSecond = 10
 	// refusedAtOnce bounds an attempt in which others refuse deletions.
-	refusedAtOnce  = 5
+	refusedAtOnce  = 3
 	requestTimeout = 10 * time.Second
 )
 
@@ -109,7 +109,7 @@ type claimSchedule struct {
 func New(options Options) *Controller {
 	c := &Controller{
 		Options: options, late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[types.NamespacedName]error{},
-		limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 2*writesPerSecond),
+		limit: flowcontrol.NewTokenBucketRateLimiter(listsPerSecond, 2*listsPerSecond),
 	}
 	c.loop = worker.New(worker.Options[types.NamespacedName]{
 		Name: "schedules", Workers: workers, Do: c.do,
@@ -374,8 +374,11 @@ func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.Namesp
 	return more, errors.Join(errs...)
 }
 
-// list reads the VolumeSnapshots of a claim from the API server.
+// list reads the VolumeSnapshots of a claim from the API server. A write follows at once.
 func (c *Controller) list(ctx context.Context, of protected) (taken []*snapshotv1.VolumeSnapshot, err error) {
+	if err := c.limit.Wait(ctx); err != nil {
+		return nil, err
+	}
 	live, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
 		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
 	})
@@ -435,9 +438,6 @@ func (c *Controller) take(ctx context.Context, of protected, s policy.Schedule, 
 }
 
 func (c *Controller) create(ctx context.Context, of protected, s policy.Schedule, name string) error {
-	if err := c.limit.Wait(ctx); err != nil {
-		return err
-	}
 	made := &snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: of.Namespace, Labels: objects.ScheduleLabels(s.Name, of.UID)},
 		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &of.Claim}},
@@ -453,9 +453,6 @@ func (c *Controller) create(ctx context.Context, of protected, s policy.Schedule
 
 // remove deletes a VolumeSnapshot that is not needed any longer.
 func (c *Controller) remove(ctx context.Context, of protected, s policy.Schedule, old *snapshotv1.VolumeSnapshot) error {
-	if err := c.limit.Wait(ctx); err != nil {
-		return err
-	}
 	_, err := within(ctx, func(ctx context.Context) (any, error) {
 		// A tenant may have taken it over meanwhile, by removing its labels.
 		return nil, c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
