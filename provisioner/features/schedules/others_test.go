@@ -260,3 +260,22 @@ func TestAnAPIServerThatRefusesEverything(t *testing.T) {
 		}
 	})
 }
+
+// TestAClaimThatWasMadeAgain: the cache still shows the former. Snapshots of the new claim's
+// volume must not push out those of the former's, which may be all that is left of it.
+func TestAClaimThatWasMadeAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.bind("data", nil)
+		c.lead(2*time.Hour + time.Minute)
+		before := c.names()
+		claims := c.kubernetes.CoreV1().PersistentVolumeClaims("team-a")
+		c.must(claims.Delete(c.Context(), "data", metav1.DeleteOptions{}))
+		c.lead(3 * time.Hour)
+		_, err := claims.Create(c.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-again"}}, metav1.CreateOptions{})
+		c.must(err)
+		c.lead(3 * time.Hour)
+		if after := c.names(); after != before {
+			t.Errorf("there were %s, and are %s", before, after)
+		}
+	})
+}

@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -65,6 +66,7 @@ type Options struct {
 	Policy            func() *policy.Policy
 	Snapshots         Snapshots
 	Client            snapshotclient.Interface
+	Kubernetes        kubernetes.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
 	Namespaces        corelisters.NamespaceLister
@@ -363,10 +365,9 @@ func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.Namesp
 	known := false
 	for _, s := range schedules {
 		if !known {
-			if taken, err = c.list(ctx, of); err != nil {
+			if taken, known, err = c.read(ctx, of); err != nil || !known {
 				return false, errors.Join(append(errs, err)...)
 			}
-			known = true
 		}
 		wrote, left, err := c.follow(ctx, of, s, taken)
 		known, more, errs = !wrote, more || left, append(errs, err)
@@ -374,21 +375,32 @@ func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.Namesp
 	return more, errors.Join(errs...)
 }
 
-// list reads the VolumeSnapshots of a claim from the API server. A write follows at once.
-func (c *Controller) list(ctx context.Context, of protected) (taken []*snapshotv1.VolumeSnapshot, err error) {
+// read reads the VolumeSnapshots of a claim from the API server. A write follows at once. It
+// returns false if the claim is gone, and perhaps another has its name: that one's snapshots
+// must not push out those of the former.
+func (c *Controller) read(ctx context.Context, of protected) (taken []*snapshotv1.VolumeSnapshot, exists bool, err error) {
 	if err := c.limit.Wait(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	live, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
+	list, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
 		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the VolumeSnapshots of claim %s/%s: %w", of.Namespace, of.Claim, err)
+		return nil, false, fmt.Errorf("cannot list the VolumeSnapshots of claim %s/%s: %w", of.Namespace, of.Claim, err)
 	}
-	for i := range live.Items {
-		taken = append(taken, &live.Items[i])
+	for i := range list.Items {
+		taken = append(taken, &list.Items[i])
 	}
-	return taken, nil
+	claim, err := within(ctx, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+		return c.Kubernetes.CoreV1().PersistentVolumeClaims(of.Namespace).Get(ctx, of.Claim, metav1.GetOptions{})
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("cannot read claim %s/%s: %w", of.Namespace, of.Claim, err)
+	}
+	return taken, claim.UID == of.UID && claim.DeletionTimestamp == nil, nil
 }
 
 // follow does the next that is due for a schedule. It deletes one VolumeSnapshot at most: for

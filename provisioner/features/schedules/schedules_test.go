@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -52,6 +53,7 @@ type cluster struct {
 	*testing.T
 	claims, volumes, namespaces cache.Indexer
 	client                      *snapshotfake.Clientset
+	kubernetes                  *fake.Clientset
 	events                      *eventrecord.FakeRecorder
 	metrics                     *Metrics
 	log                         bytes.Buffer
@@ -73,8 +75,9 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{
 		T: t, claims: indexer(), volumes: indexer(), namespaces: indexer(),
-		client: snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
-		events: eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()),
+		client:     snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
+		kubernetes: fake.NewClientset(),
+		events:     eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	c.follow(scheduled)
 	c.must(c.namespaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
@@ -126,6 +129,7 @@ func (c *cluster) bind(name string, change func(*corev1.PersistentVolumeClaim, *
 		change(claim, pv)
 	}
 	c.must(c.claims.Add(claim))
+	c.must(c.kubernetes.Tracker().Add(claim))
 	c.must(c.volumes.Add(pv))
 }
 
@@ -166,7 +170,7 @@ func (c *cluster) lead(long time.Duration) {
 	ctx, cancel := context.WithCancel(c.Context())
 	controller := New(Options{
 		Name: "test", Cluster: "cluster-1", Policy: func() *policy.Policy { c.mu.Lock(); defer c.mu.Unlock(); return c.policy },
-		Snapshots: c, Client: c.client, Claims: corelisters.NewPersistentVolumeClaimLister(c.claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(c.volumes),
+		Snapshots: c, Client: c.client, Kubernetes: c.kubernetes, Claims: corelisters.NewPersistentVolumeClaimLister(c.claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(c.volumes),
 		Namespaces: corelisters.NewNamespaceLister(c.namespaces), Recorder: c.events,
 		Tell:    func(message string) { c.mu.Lock(); defer c.mu.Unlock(); c.told = append(c.told, message) },
 		Metrics: c.metrics, Logger: slog.New(slog.NewTextHandler(&c.log, nil)),
