@@ -261,6 +261,21 @@ func TestAnAPIServerThatRefusesEverything(t *testing.T) {
 	})
 }
 
+// TestLeadersThatChangeOften: each leads for a few minutes, and the first snapshot of a claim
+// never becomes ready.
+func TestLeadersThatChangeOften(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.broken = true
+		c.bind("data", nil)
+		for range 24 {
+			c.lead(10 * time.Minute)
+		}
+		if len(c.events.Events) == 0 {
+			t.Error("in four hours no event says that the claim has no good snapshot")
+		}
+	})
+}
+
 // TestAClaimThatWasMadeAgain: the cache still shows the former. Snapshots of the new claim's
 // volume must not push out those of the former's, which may be all that is left of it.
 func TestAClaimThatWasMadeAgain(t *testing.T) {

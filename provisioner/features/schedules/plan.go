@@ -33,8 +33,9 @@ type plan struct {
 	good time.Time
 	// never means that there is no good one.
 	never bool
-	// waits is the name of one that is not ready.
-	waits string
+	// waits is the name of one that is not ready, and waitsSince when it was taken.
+	waits      string
+	waitsSince time.Time
 }
 
 // planOf plans from the VolumeSnapshots of a schedule for a volume, in any order. Those that
@@ -48,7 +49,7 @@ func planOf(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot,
 		due = due && takenAt(one).Before(turn) && one.Name != name
 		switch {
 		case !isReady(one):
-			p.waits = one.Name
+			p.waits, p.waitsSince = one.Name, takenAt(one)
 		case one.DeletionTimestamp == nil:
 			good = append(good, one)
 		}

@@ -178,6 +178,9 @@ func (c *Controller) look(now time.Time) {
 				if !known {
 					since = now
 				}
+				if p.waits != "" && p.waitsSince.Before(since) {
+					since = p.waitsSince // an earlier leader took it
+				}
 				without[this] = since
 				p.good = later(p.good, since.Add(-s.Every))
 			}
