@@ -196,6 +196,7 @@ func (e *elector) newSchedules(t *term, snapshots *snapshot.Caches) *schedules.C
 		Policy:            e.policy.Load,
 		Snapshots:         snapshots,
 		Client:            e.snapshotClient,
+		Kubernetes:        e.client,
 		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
 		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),

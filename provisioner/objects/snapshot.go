@@ -46,11 +46,26 @@ const AnnotationEncrypted = Prefix + "encrypted"
 const LabelProtect = Prefix + "protect"
 
 // LabelSchedule, with the schedule's name, and LabelClaimUID are on VolumeSnapshots that a
-// schedule of the policy made. One without them is its author's: no schedule deletes it.
+// schedule of the policy made, with LabelManagedBy. One that lacks any is its author's: no
+// schedule deletes it, and the admission policy of the manifests would not let it.
 const (
 	LabelSchedule = Prefix + "schedule"
 	LabelClaimUID = AnnotationClaimUID
 )
+
+// ScheduleLabels returns the labels of a VolumeSnapshot that a schedule makes of a claim.
+func ScheduleLabels(schedule string, claim types.UID) map[string]string {
+	return map[string]string{LabelManagedBy: ManagedBy, LabelSchedule: schedule, LabelClaimUID: string(claim)}
+}
+
+// ScheduleOf returns which schedule made a VolumeSnapshot with these labels, and of which
+// claim; empty if none did.
+func ScheduleOf(labels map[string]string) (schedule string, claim types.UID) {
+	if labels[LabelManagedBy] != ManagedBy || labels[LabelSchedule] == "" || labels[LabelClaimUID] == "" {
+		return "", ""
+	}
+	return labels[LabelSchedule], types.UID(labels[LabelClaimUID])
+}
 
 // Names shared with the snapshot-controller and its sidecars.
 const (

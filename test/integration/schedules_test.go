@@ -9,7 +9,9 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
@@ -21,9 +23,8 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld(t, "schedules")
 	w.install()
-	w.must(suite.AllowSchedules(w.ctx, w.provisioner))
-	// One more than is kept, of each claim.
-	w.policy = w.change("        fsType: xfs\n", fmt.Sprintf("        fsType: xfs\n        quota: {snapshots: 4}\n        protect: [{name: often, every: 1m, keep: 1, snapshotClass: %s}]\n", w.class))
+	// One more than is kept, of each claim, and the three that others keep.
+	w.policy = w.change("        fsType: xfs\n", fmt.Sprintf("        fsType: xfs\n        quota: {snapshots: 7}\n        protect: [{name: often, every: 1m, keep: 1, snapshotClass: %s}]\n", w.class))
 	leader := w.start(shortLease...)
 	w.claim("a", "one", "gold", "1Gi")
 	w.claim("a", "two", "gold", "1Gi")
@@ -31,6 +32,8 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 	mine := w.take("a", "mine", "one", w.class)
 	_, err := suite.WaitBound(w.ctx, w.name+"-a", 2)
 	w.must(err)
+	w.waitLeaseEvent("SchedulesNotKept", "install the component snapshot-schedules")
+	w.must(suite.AllowSchedules(w.ctx, w.provisioner))
 
 	good := func(claim string) (ready []string, err error) {
 		list, err := w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").List(w.ctx, metav1.ListOptions{LabelSelector: objects.LabelSchedule + "=often"})
@@ -45,16 +48,26 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 		return ready, nil
 	}
 	var first []string
-	for _, claim := range []string{"one", "two"} {
-		w.must(harness.Eventually(w.ctx, func() (string, error) {
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		first = nil
+		for _, claim := range []string{"one", "two"} {
 			ready, err := good(claim)
 			if err != nil || len(ready) == 0 {
 				return "claim " + claim + " has no scheduled snapshot yet", err
 			}
-			first = append(first, ready[0])
-			return "", nil
-		}))
-	}
+			first = append(first, ready[len(ready)-1])
+		}
+		return "", nil
+	}))
+	// A claim that waits for a copy keeps the VolumeSnapshot, and a tenant the one without the
+	// label, in whose place another is taken.
+	group := snapshotv1.GroupName
+	waits, err := suite.CreateClaim(w.ctx, harness.Claim(w.name+"-a", "restored", w.name+"-missing", "1Gi", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: first[1]}
+	}))
+	w.must(err)
+	_, err = w.client.SnapshotV1().VolumeSnapshots(w.name+"-a").Patch(w.ctx, first[0], types.JSONPatchType, []byte(`[{"op": "remove", "path": "/metadata/labels/standalone-cinder.openstack.org~1schedule"}]`), metav1.PatchOptions{})
+	w.must(err)
 	for range 6 {
 		leader.Kill()
 		leader = w.start(shortLease...)
@@ -63,7 +76,7 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 			switch ready, err := good(claim); {
 			case err != nil:
 				t.Fatal(err)
-			case len(ready) == 0:
+			case len(ready) == 0 && claim != "one":
 				t.Fatalf("claim %s has no good snapshot any more", claim)
 			}
 		}
@@ -71,14 +84,24 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 	for i, claim := range []string{"one", "two"} {
 		w.must(harness.Eventually(w.ctx, func() (string, error) {
 			ready, err := good(claim)
-			if err != nil || len(ready) != 1 || slices.Contains(ready, first[i]) {
+			if err != nil || len(ready) != 1+i || slices.Contains(ready, first[i]) != (i == 1) {
 				return fmt.Sprintf("claim %s has %v, and had %s", claim, ready, first[i]), err
 			}
 			return "", nil
 		}))
 	}
-	if _, err := w.client.SnapshotV1().VolumeSnapshots(mine.Namespace).Get(w.ctx, mine.Name, metav1.GetOptions{}); err != nil {
-		t.Errorf("the tenant's own VolumeSnapshot: %v", err)
+	w.must(suite.Client.CoreV1().PersistentVolumeClaims(waits.Namespace).Delete(w.ctx, waits.Name, metav1.DeleteOptions{}))
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		ready, err := good("two")
+		if err != nil || slices.Contains(ready, first[1]) {
+			return fmt.Sprintf("claim two has %v, and nothing restores %s", ready, first[1]), err
+		}
+		return "", nil
+	}))
+	for _, name := range []string{mine.Name, first[0]} {
+		if _, err := w.client.SnapshotV1().VolumeSnapshots(mine.Namespace).Get(w.ctx, name, metav1.GetOptions{}); err != nil {
+			t.Errorf("the tenant's own VolumeSnapshot: %v", err)
+		}
 	}
 
 	// The rights are for VolumeSnapshots of schedules only.

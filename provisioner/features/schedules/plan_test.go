@@ -58,7 +58,7 @@ func TestWhatIsDue(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			of := protected{"team-a", "data", "c1", c.since}
-			p := planOf(of, policy.Schedule{Name: "daily", Every: 6 * time.Hour, Keep: 2}, c.taken, turn.Add(time.Minute))
+			p := planOf(of, policy.Schedule{Name: "daily", Every: 6 * time.Hour, Keep: 2}, c.taken, nil, turn.Add(time.Minute))
 			var expired []string
 			for _, one := range p.expired {
 				expired = append(expired, one.Name)
@@ -124,7 +124,7 @@ func TestTheLastGoodSnapshotStays(t *testing.T) {
 			case step == "keep":
 				s.Keep = rapid.Int64Range(1, 5).Draw(t, "keep")
 			case step == "look":
-				p := planOf(of, s, all, now)
+				p := planOf(of, s, all, nil, now)
 				before := good()
 				if p.take != "" && rapid.Bool().Draw(t, "killed before the creation") {
 					p.take, p.expired = "", nil
@@ -151,4 +151,53 @@ func TestTheLastGoodSnapshotStays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestClocksThatDiffer: the leader's and the API server's.
+func TestClocksThatDiffer(t *testing.T) {
+	s := policy.Schedule{Name: "daily", Every: time.Hour, Keep: 1}
+	began := turnOf("c1", time.Hour, time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC))
+	of := protected{"team-a", "data", "c1", began.Add(-24 * time.Hour)}
+	for title, c := range map[string]struct{ leader, server func(hour int) time.Duration }{
+		"the API server is ahead": {func(int) time.Duration { return 0 }, func(int) time.Duration { return 5 * time.Hour }},
+		"the API server was ahead": {func(int) time.Duration { return 0 }, func(hour int) time.Duration {
+			if hour < 3 {
+				return 5 * time.Hour
+			}
+			return 0
+		}},
+		"the API server is behind": {func(int) time.Duration { return 0 }, func(int) time.Duration { return -5 * time.Hour }},
+		"the leader is ahead":      {func(int) time.Duration { return 5 * time.Hour }, func(int) time.Duration { return 0 }},
+		"the leader is behind":     {func(int) time.Duration { return -5 * time.Hour }, func(int) time.Duration { return 0 }},
+		"the leader was ahead by a year": {func(hour int) time.Duration {
+			if hour < 3 {
+				return 366 * 24 * time.Hour
+			}
+			return 0
+		}, func(int) time.Duration { return 0 }},
+	} {
+		t.Run(title, func(t *testing.T) {
+			var all []*snapshotv1.VolumeSnapshot
+			made := 0
+			var last *snapshotv1.VolumeSnapshot
+			for minute := range 12 * 60 {
+				now := began.Add(time.Duration(minute) * time.Minute)
+				p := planOf(of, s, all, nil, now.Add(c.leader(minute/60)))
+				for _, old := range p.expired {
+					if old == last {
+						t.Fatalf("the newest is deleted after %d minutes", minute)
+					}
+					all = slices.DeleteFunc(all, func(one *snapshotv1.VolumeSnapshot) bool { return one == old })
+				}
+				if p.take != "" {
+					made++
+					last = taken(p.take, now.Add(c.server(minute/60)), "good")
+					all = append(all, last)
+				}
+			}
+			if made < 12 || made > 13 {
+				t.Errorf("%d were taken in 12 hours", made)
+			}
+		})
+	}
 }

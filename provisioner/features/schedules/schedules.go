@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	eventrecord "k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
@@ -42,11 +44,11 @@ const (
 	// lookEvery is how often the caches are looked through for what is due.
 	lookEvery = 10 * time.Second
 	workers   = 4
-	// writesPerSecond bounds what a new schedule, or a leader after a night without one,
-	// begins at once.
-	writesPerSecond = 10
-	// deletedAtOnce bounds an attempt. What is left is due in the next one.
-	deletedAtOnce  = 20
+	// listsPerSecond bounds what a new schedule, a leader after a night without one, or an
+	// API server that refuses everything causes. A write follows a list.
+	listsPerSecond = 10
+	// refusedAtOnce bounds an attempt in which others refuse deletions.
+	refusedAtOnce  = 3
 	requestTimeout = 10 * time.Second
 )
 
@@ -64,6 +66,7 @@ type Options struct {
 	Policy            func() *policy.Policy
 	Snapshots         Snapshots
 	Client            snapshotclient.Interface
+	Kubernetes        kubernetes.Interface
 	Claims            corelisters.PersistentVolumeClaimLister
 	PersistentVolumes corelisters.PersistentVolumeLister
 	Namespaces        corelisters.NamespaceLister
@@ -85,7 +88,9 @@ type Controller struct {
 	Options
 	loop  *worker.Loop[types.NamespacedName]
 	limit flowcontrol.RateLimiter
-	began time.Time
+	// without is since when this term knows that a claim has a schedule and no good snapshot
+	// of it. Only look uses it.
+	without map[claimSchedule]time.Time
 	// late are the claims whose snapshots are late.
 	late *parking.Lot[*corev1.PersistentVolumeClaim]
 
@@ -96,11 +101,17 @@ type Controller struct {
 	told bool
 }
 
+// claimSchedule is a schedule of a claim.
+type claimSchedule struct {
+	claim    types.UID
+	schedule string
+}
+
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{
-		Options: options, began: time.Now(), late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[types.NamespacedName]error{},
-		limit: flowcontrol.NewTokenBucketRateLimiter(writesPerSecond, 2*writesPerSecond),
+		Options: options, late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[types.NamespacedName]error{},
+		limit: flowcontrol.NewTokenBucketRateLimiter(listsPerSecond, 2*listsPerSecond),
 	}
 	c.loop = worker.New(worker.Options[types.NamespacedName]{
 		Name: "schedules", Workers: workers, Do: c.do,
@@ -138,6 +149,7 @@ func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { retu
 func (c *Controller) look(now time.Time) {
 	inForce := c.Policy()
 	if !hasSchedules(inForce) {
+		c.without = nil
 		c.settle(nil, nil)
 		return
 	}
@@ -148,25 +160,41 @@ func (c *Controller) look(now time.Time) {
 	}
 	taken := map[types.UID][]*snapshotv1.VolumeSnapshot{}
 	for _, one := range made {
-		uid := types.UID(one.Labels[objects.LabelClaimUID])
-		taken[uid] = append(taken[uid], one)
+		_, claim := objects.ScheduleOf(one.Labels)
+		taken[claim] = append(taken[claim], one)
 	}
+	restored := restoredBy(claims)
+	without := map[claimSchedule]time.Time{}
 	late, tenants := map[types.UID]bool{}, map[string]int{}
 	for _, claim := range claims {
 		of, tenant, schedules := c.schedulesOf(inForce, claim)
 		key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
 		for _, s := range schedules {
-			p := planOf(of, s, ofSchedule(of, s, taken[claim.UID]), now)
+			p := planOf(of, s, ofSchedule(of, s, taken[claim.UID]), restored, now)
+			if p.never {
+				// The volume may be older than its schedule.
+				this := claimSchedule{claim.UID, s.Name}
+				since, known := c.without[this]
+				if !known {
+					since = now
+				}
+				if p.waits != "" && p.waitsSince.Before(since) {
+					since = p.waitsSince // an earlier leader took it
+				}
+				without[this] = since
+				p.good = later(p.good, since.Add(-s.Every))
+			}
 			if known && (p.take != "" || len(p.expired) > 0) && c.failureOf(key) == nil {
 				c.loop.Add(key)
 			}
-			if since := now.Sub(p.good); since > lateAfter(s) && !(p.never && now.Sub(c.began) < lateAfter(s)-s.Every) && !late[claim.UID] {
+			if now.Sub(p.good) > lateAfter(s) && !late[claim.UID] {
 				late[claim.UID] = true
 				tenants[tenant]++
 				c.report(claim, s, p, known)
 			}
 		}
 	}
+	c.without = without
 	c.settle(late, tenants)
 }
 
@@ -218,9 +246,36 @@ func (c *Controller) schedulesOf(p *policy.Policy, claim *corev1.PersistentVolum
 // ofSchedule returns the VolumeSnapshots that a schedule made of a volume.
 func ofSchedule(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot) []*snapshotv1.VolumeSnapshot {
 	return slices.DeleteFunc(slices.Clone(taken), func(one *snapshotv1.VolumeSnapshot) bool {
-		claim := one.Spec.Source.PersistentVolumeClaimName
-		return one.Namespace != of.Namespace || one.Labels[objects.LabelSchedule] != s.Name || claim == nil || *claim != of.Claim
+		return !isOf(of, s, one)
 	})
+}
+
+func isOf(of protected, s policy.Schedule, one *snapshotv1.VolumeSnapshot) bool {
+	schedule, uid := objects.ScheduleOf(one.Labels)
+	claim := one.Spec.Source.PersistentVolumeClaimName
+	return one.Namespace == of.Namespace && schedule == s.Name && uid == of.UID && claim != nil && *claim == of.Claim
+}
+
+// restoredBy returns the VolumeSnapshots of which claims wait for a copy. The provisioner makes
+// none of one that is being deleted.
+func restoredBy(claims []*corev1.PersistentVolumeClaim) map[types.NamespacedName]bool {
+	restored := map[types.NamespacedName]bool{}
+	for _, claim := range claims {
+		if claim.Status.Phase != corev1.ClaimPending {
+			continue
+		}
+		if from := claim.Spec.DataSource; from != nil {
+			restored[types.NamespacedName{Namespace: claim.Namespace, Name: from.Name}] = true
+		}
+		if from := claim.Spec.DataSourceRef; from != nil {
+			namespace := claim.Namespace
+			if from.Namespace != nil {
+				namespace = *from.Namespace
+			}
+			restored[types.NamespacedName{Namespace: namespace, Name: from.Name}] = true
+		}
+	}
+	return restored
 }
 
 // report says on a claim, once, that its snapshots are late.
@@ -255,19 +310,23 @@ func (c *Controller) failureOf(claim types.NamespacedName) error {
 
 // do does what is due for a claim.
 func (c *Controller) do(ctx context.Context, a *worker.Attempt[types.NamespacedName]) worker.Outcome {
-	err := c.attempt(ctx, a.Key)
-	if ctx.Err() != nil {
-		return worker.Outcome{} // the next leader continues
+	more, err := c.attempt(ctx, a)
+	if ctx.Err() != nil || a.Waits() {
+		return worker.Outcome{} // the next leader continues, or another attempt
 	}
 	if c.note(a.Key, err); err != nil {
 		return worker.Outcome{Retry: &backoff.Delay{Outcome: "kubernetes", First: 10 * time.Second, Most: time.Minute}}
+	}
+	if more {
+		c.loop.Add(a.Key)
 	}
 	return worker.Outcome{Done: true}
 }
 
 // note keeps an attempt's failure, and reports the first of a claim, and of the rights.
 func (c *Controller) note(claim types.NamespacedName, err error) {
-	lacksRights := apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+	// Quotas and admission of a namespace forbid, too, but with other words.
+	lacksRights := apierrors.IsForbidden(err) && (strings.Contains(err.Error(), "cannot create resource") || strings.Contains(err.Error(), "cannot delete resource"))
 	c.mu.Lock()
 	first, tell := c.failures[claim] == nil, lacksRights && !c.told
 	c.told = c.told || tell
@@ -291,81 +350,136 @@ func (c *Controller) note(claim types.NamespacedName, err error) {
 
 // attempt reads what exists from the API server, because a late cache may show a snapshot as
 // good that is gone, and does what is due.
-func (c *Controller) attempt(ctx context.Context, key types.NamespacedName) error {
-	claim, err := c.Claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.NamespacedName]) (more bool, err error) {
+	claim, err := c.Claims.PersistentVolumeClaims(a.Key.Namespace).Get(a.Key.Name)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	of, _, schedules := c.schedulesOf(c.Policy(), claim)
-	if len(schedules) == 0 {
-		return nil
-	}
-	live, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
-		return c.Client.SnapshotV1().VolumeSnapshots(key.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
-	})
-	if err != nil {
-		return fmt.Errorf("cannot list the VolumeSnapshots of claim %s: %w", key, err)
-	}
-	var taken []*snapshotv1.VolumeSnapshot
-	for i := range live.Items {
-		taken = append(taken, &live.Items[i])
+	of, tenant, schedules := c.schedulesOf(c.Policy(), claim)
+	// Nothing is done at a backend, so only tenants share the turns.
+	if len(schedules) == 0 || !a.Begin(tenant, tenant) {
+		return false, nil
 	}
 	var errs []error
+	var taken []*snapshotv1.VolumeSnapshot
+	known := false
 	for _, s := range schedules {
-		errs = append(errs, c.follow(ctx, of, s, planOf(of, s, ofSchedule(of, s, taken), time.Now())))
+		if !known {
+			if taken, known, err = c.read(ctx, of); err != nil || !known {
+				return false, errors.Join(append(errs, err)...)
+			}
+		}
+		wrote, left, err := c.follow(ctx, of, s, taken)
+		known, more, errs = !wrote, more || left, append(errs, err)
 	}
-	return errors.Join(errs...)
+	return more, errors.Join(errs...)
 }
 
-// follow does what a plan says.
-func (c *Controller) follow(ctx context.Context, of protected, s policy.Schedule, p plan) error {
-	snapshots := c.Client.SnapshotV1().VolumeSnapshots(of.Namespace)
+// read reads the VolumeSnapshots of a claim from the API server. A write follows at once. It
+// returns false if the claim is gone, and perhaps another has its name: that one's snapshots
+// must not push out those of the former.
+func (c *Controller) read(ctx context.Context, of protected) (taken []*snapshotv1.VolumeSnapshot, exists bool, err error) {
+	if err := c.limit.Wait(ctx); err != nil {
+		return nil, false, err
+	}
+	list, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
+		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot list the VolumeSnapshots of claim %s/%s: %w", of.Namespace, of.Claim, err)
+	}
+	for i := range list.Items {
+		taken = append(taken, &list.Items[i])
+	}
+	claim, err := within(ctx, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
+		return c.Kubernetes.CoreV1().PersistentVolumeClaims(of.Namespace).Get(ctx, of.Claim, metav1.GetOptions{})
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("cannot read claim %s/%s: %w", of.Namespace, of.Claim, err)
+	}
+	return taken, claim.UID == of.UID && claim.DeletionTimestamp == nil, nil
+}
+
+// follow does the next that is due for a schedule. It deletes one VolumeSnapshot at most: for
+// the next one, the newer good ones must still exist. That comes first, since it may make room
+// in a quota, but must not keep another from being taken. left means that more is due.
+func (c *Controller) follow(ctx context.Context, of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot) (wrote, left bool, err error) {
+	claims, err := c.Claims.PersistentVolumeClaims(of.Namespace).List(labels.Everything())
+	if err != nil {
+		return false, false, err
+	}
+	p := planOf(of, s, ofSchedule(of, s, taken), restoredBy(claims), time.Now())
+	var errs []error
+	for _, old := range p.expired[:min(len(p.expired), refusedAtOnce)] {
+		if err = c.remove(ctx, of, s, old); err == nil {
+			return true, len(p.expired) > 1 || p.take != "", errors.Join(errs...)
+		}
+		errs = append(errs, err)
+	}
 	if p.take != "" {
-		if err := c.limit.Wait(ctx); err != nil {
-			return err
-		}
-		made := &snapshotv1.VolumeSnapshot{
-			ObjectMeta: metav1.ObjectMeta{
-				Name: p.take, Namespace: of.Namespace,
-				Labels: map[string]string{objects.LabelManagedBy: objects.ManagedBy, objects.LabelSchedule: s.Name, objects.LabelClaimUID: string(of.UID)},
-			},
-			Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &of.Claim}},
-		}
-		if s.SnapshotClass != "" {
-			made.Spec.VolumeSnapshotClassName = &s.SnapshotClass
-		}
-		_, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
-			return snapshots.Create(ctx, made, metav1.CreateOptions{})
-		})
-		switch {
-		case apierrors.IsAlreadyExists(err):
-			return fmt.Errorf("VolumeSnapshot %s/%s exists, and schedule %s did not make it; delete it", of.Namespace, p.take, s.Name)
-		case err != nil:
-			return fmt.Errorf("cannot create VolumeSnapshot %s/%s of schedule %s: %w", of.Namespace, p.take, s.Name, err)
-		}
-		c.Metrics.count("created")
-		c.Logger.Info("Created a scheduled VolumeSnapshot", "snapshot", of.Namespace+"/"+p.take, "claim", of.Claim, "schedule", s.Name)
+		errs = append(errs, c.take(ctx, of, s, p.take))
 	}
-	for _, old := range p.expired[:min(len(p.expired), deletedAtOnce)] {
-		if err := c.limit.Wait(ctx); err != nil {
-			return err
+	return p.take != "", false, errors.Join(errs...)
+}
+
+// take creates the VolumeSnapshot of a turn.
+func (c *Controller) take(ctx context.Context, of protected, s policy.Schedule, name string) error {
+	err := c.create(ctx, of, s, name)
+	if apierrors.IsAlreadyExists(err) {
+		var there *snapshotv1.VolumeSnapshot
+		if there, err = within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+			return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Get(ctx, name, metav1.GetOptions{})
+		}); err == nil && isOf(of, s, there) {
+			return nil // another leader was faster
 		}
-		_, err := within(ctx, func(ctx context.Context) (any, error) {
-			// A tenant may have taken it over meanwhile, by removing its labels.
-			return nil, snapshots.Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
-		})
-		switch {
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		case err != nil:
-			return fmt.Errorf("cannot delete VolumeSnapshot %s/%s, which schedule %s needs no longer: %w", of.Namespace, old.Name, s.Name, err)
-		default:
-			c.Metrics.count("deleted")
-			c.Logger.Info("Deleted a scheduled VolumeSnapshot, because newer ones are good", "snapshot", of.Namespace+"/"+old.Name, "claim", of.Claim, "schedule", s.Name)
+		if err == nil {
+			// Somebody has taken it over, or an earlier claim of this name had it.
+			name = nameOf(of, s.Name, time.Now())
+			err = c.create(ctx, of, s, name)
 		}
 	}
+	if err != nil {
+		return fmt.Errorf("cannot create VolumeSnapshot %s/%s of schedule %s: %w", of.Namespace, name, s.Name, err)
+	}
+	c.Metrics.count("created")
+	c.Logger.Info("Created a scheduled VolumeSnapshot", "snapshot", of.Namespace+"/"+name, "claim", of.Claim, "schedule", s.Name)
+	return nil
+}
+
+func (c *Controller) create(ctx context.Context, of protected, s policy.Schedule, name string) error {
+	made := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: of.Namespace, Labels: objects.ScheduleLabels(s.Name, of.UID)},
+		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &of.Claim}},
+	}
+	if s.SnapshotClass != "" {
+		made.Spec.VolumeSnapshotClassName = &s.SnapshotClass
+	}
+	_, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Create(ctx, made, metav1.CreateOptions{})
+	})
+	return err
+}
+
+// remove deletes a VolumeSnapshot that is not needed any longer.
+func (c *Controller) remove(ctx context.Context, of protected, s policy.Schedule, old *snapshotv1.VolumeSnapshot) error {
+	_, err := within(ctx, func(ctx context.Context) (any, error) {
+		// A tenant may have taken it over meanwhile, by removing its labels.
+		return nil, c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
+	})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot delete VolumeSnapshot %s/%s, which schedule %s needs no longer: %w", of.Namespace, old.Name, s.Name, err)
+	}
+	c.Metrics.count("deleted")
+	c.Logger.Info("Deleted a scheduled VolumeSnapshot, because newer ones are good", "snapshot", of.Namespace+"/"+old.Name, "claim", of.Claim, "schedule", s.Name)
 	return nil
 }
 

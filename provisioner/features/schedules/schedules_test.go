@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -53,6 +54,7 @@ type cluster struct {
 	*testing.T
 	claims, volumes, namespaces cache.Indexer
 	client                      *snapshotfake.Clientset
+	kubernetes                  *fake.Clientset
 	events                      *eventrecord.FakeRecorder
 	metrics                     *Metrics
 	log                         bytes.Buffer
@@ -74,8 +76,9 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{
 		T: t, claims: indexer(), volumes: indexer(), namespaces: indexer(),
-		client: snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
-		events: eventrecord.NewFakeRecorder(100), metrics: NewMetrics(prometheus.NewRegistry()),
+		client:     snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
+		kubernetes: fake.NewClientset(),
+		events:     eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()),
 	}
 	c.follow(scheduled)
 	c.must(c.namespaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
@@ -127,6 +130,7 @@ func (c *cluster) bind(name string, change func(*corev1.PersistentVolumeClaim, *
 		change(claim, pv)
 	}
 	c.must(c.claims.Add(claim))
+	c.must(c.kubernetes.Tracker().Add(claim))
 	c.must(c.volumes.Add(pv))
 }
 
@@ -167,7 +171,7 @@ func (c *cluster) lead(long time.Duration) {
 	ctx, cancel := context.WithCancel(c.Context())
 	controller := New(Options{
 		Name: "test", Cluster: "cluster-1", Policy: func() *policy.Policy { c.mu.Lock(); defer c.mu.Unlock(); return c.policy },
-		Snapshots: c, Client: c.client, Claims: corelisters.NewPersistentVolumeClaimLister(c.claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(c.volumes),
+		Snapshots: c, Client: c.client, Kubernetes: c.kubernetes, Claims: corelisters.NewPersistentVolumeClaimLister(c.claims), PersistentVolumes: corelisters.NewPersistentVolumeLister(c.volumes),
 		Namespaces: corelisters.NewNamespaceLister(c.namespaces), Recorder: c.events,
 		Tell:    func(message string) { c.mu.Lock(); defer c.mu.Unlock(); c.told = append(c.told, message) },
 		Metrics: c.metrics, Logger: slog.New(slog.NewTextHandler(&c.log, nil)),
@@ -331,7 +335,7 @@ func TestSnapshotsThatAreNotReady(t *testing.T) {
 
 func TestMissingRightsAreToldOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.refused = apierrors.NewForbidden(snapshotv1.Resource("volumesnapshots"), "", fmt.Errorf("not allowed"))
+		c.refused = apierrors.NewForbidden(snapshotv1.Resource("volumesnapshots"), "", fmt.Errorf(`User "us" cannot create resource "volumesnapshots"`))
 		c.bind("data", nil)
 		c.bind("more", nil)
 		c.lead(90 * time.Minute)
@@ -346,15 +350,22 @@ func TestMissingRightsAreToldOnce(t *testing.T) {
 	})
 }
 
-// TestANameThatIsTaken: a VolumeSnapshot that no schedule made stays, and the claim's events
-// say that it is in the way.
+// TestANameThatIsTaken: a VolumeSnapshot that no schedule made stays, and another gets a name
+// of its own.
 func TestANameThatIsTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
-		c.refused = apierrors.NewAlreadyExists(snapshotv1.Resource("volumesnapshots"), "x")
 		c.bind("data", nil)
-		c.lead(3 * time.Hour)
-		if e := <-c.events.Events; !strings.Contains(e, "exists, and schedule hourly did not make it; delete it") {
-			t.Error(e)
+		of := protected{Namespace: "team-a", Claim: "data", UID: "uid-data"}
+		own := taken(nameOf(of, "hourly", turnOf(of.UID, time.Hour, time.Now().Add(time.Hour))), time.Now(), "good")
+		own.Namespace = "team-a"
+		c.must(c.client.Tracker().Add(own))
+		c.answerAsTheAPIServer()
+		c.lead(30 * time.Minute)
+		if names := c.names(); strings.Count(names, "data-hourly-") != 1 || names == own.Name || len(c.events.Events) > 0 {
+			t.Errorf("beside %s there are %q, and %d events", own.Name, names, len(c.events.Events))
+		}
+		if _, err := c.client.SnapshotV1().VolumeSnapshots("team-a").Get(c.Context(), own.Name, metav1.GetOptions{}); err != nil {
+			t.Error(err)
 		}
 	})
 }

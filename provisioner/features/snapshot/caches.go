@@ -153,11 +153,11 @@ func trimmed(object any) (any, error) {
 
 // scheduleOf keeps the labels that say which schedule made a VolumeSnapshot; nil if none did.
 func scheduleOf(labels map[string]string) map[string]string {
-	schedule, claim := labels[objects.LabelSchedule], labels[objects.LabelClaimUID]
-	if schedule == "" || claim == "" {
+	schedule, claim := objects.ScheduleOf(labels)
+	if schedule == "" {
 		return nil
 	}
-	return map[string]string{objects.LabelSchedule: schedule, objects.LabelClaimUID: claim}
+	return objects.ScheduleLabels(schedule, claim)
 }
 
 // awaitCaches waits until every object that existed was seen, and every content is
