@@ -30,7 +30,7 @@ import (
 // The bounds of the world. UIDs, volumes and leaders count from 1; 0 is none.
 const (
 	uids    = 2
-	volumes = 3
+	volumes = 2
 )
 
 // volume is a volume at Cinder. Nothing exists if it has no claim's UID.
@@ -76,20 +76,18 @@ type leader struct {
 	step, uid, volume uint8
 	unrecorded        bool     // it proves IsUnrecorded, not IsUnneeded
 	reads             uint8    // answers that the proof has had so far
-	answers           [3]uint8 // of the API server to the proof
+	answers           [4]uint8 // of the API server to the proof
 	cache             kube
-	listed            uint8   // volumes of the last listing, and those made since
+	listed            uint8   // volumes of the last listing that attempts rely on, and those made since
 	fresh             bool    // there was a listing, and no create has lost its answer since
 	own               uint8   // volumes whose latest change was acknowledged to this leader
 	recorded          uint8   // volumes whose PersistentVolume the cache has shown
 	saving            request // the PersistentVolume on its way to the API server
-	handed            uint8   // UIDs whose PersistentVolume it has sent
 	late              request // on its way to Cinder
 }
 
 const (
 	idle = iota
-	toLook
 	toCreate
 	toReserve
 	toSave
@@ -108,11 +106,10 @@ type state struct {
 	made      uint8 // volumes so far
 	at, shown [volumes + 1]volume
 	lags      bool // shown is older than at
-	lagged    bool
 	changed   bool // the policy
 	lease     uint8
 	unsettled bool // leader 2 waits for --cinder-read-lag
-	latest    uint8
+	mishaps   uint8 // so far
 	leaders   [3]leader
 }
 
@@ -131,7 +128,7 @@ type deviations struct {
 type model struct {
 	deviations
 	retain, policyChanges bool
-	requests              uint8 // how many may be late
+	mishaps               uint8 // how many requests may be late, or not shown at once
 
 	volumes [volumes + 1][uids + 1][len(statuses)][2]cinder.Volume
 	claims  [uids + 1][2]*corev1.PersistentVolumeClaim
@@ -272,6 +269,7 @@ func (p claimClient) Get(_ context.Context, of string, _ metav1.GetOptions) (*co
 func (p *proof) cleaner() removal.Cleaner {
 	return removal.Cleaner{
 		Client: p, ProvisionerName: "test", Cluster: "cluster", ClusterUID: "kube-system", Nodes: p,
+		UseOf: func(stamps.Volume) *nodeuse.Volume { return nil },
 		RecordedBy: func(v cinder.Volume) string {
 			for id := uint8(1); id <= volumes; id++ {
 				if v.ID == p.m.volumes[id][1][0][0].ID && (p.l.recorded&(1<<id) != 0) {
@@ -353,9 +351,9 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 		then(&s, e, "")
 		return
 	}
-	if l.late.what == nothing && s.latest < m.requests {
+	if l.late.what == nothing && s.mishaps < m.mishaps {
 		late := s
-		late.latest++
+		late.mishaps++
 		l := &late.leaders[i]
 		l.rest()
 		l.late = r
@@ -384,9 +382,10 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 			l.listed &^= 1 << id
 		}
 	}
-	if accepted && !s.lags && !s.lagged {
+	if accepted && !s.lags && s.mishaps < m.mishaps {
 		lagging := s
-		lagging.lags, lagging.lagged, lagging.shown = true, true, before
+		lagging.mishaps++
+		lagging.lags, lagging.shown = true, before
 		late := e
 		late.text += " (not shown yet)"
 		then(&lagging, late, lost)
@@ -399,7 +398,7 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 
 // rest ends what a leader's worker does.
 func (l *leader) rest() {
-	l.step, l.uid, l.volume, l.unrecorded, l.reads, l.answers = idle, 0, 0, false, 0, [3]uint8{}
+	l.step, l.uid, l.volume, l.unrecorded, l.reads, l.answers = idle, 0, 0, false, 0, [4]uint8{}
 }
 
 // see lets a leader's cache catch up.
@@ -511,8 +510,6 @@ func (m *model) work(s state, i uint8, then then) {
 	switch l.step {
 	case idle:
 		m.begin(s, i, then)
-	case toLook:
-		m.look(s, i, then)
 	case toCreate:
 		m.send(s, i, request{create, l.uid, 0}, "leader %[1]d creates volume %[3]d for claim %[2]d", toReserve, then)
 	case toReserve:
@@ -521,7 +518,6 @@ func (m *model) work(s state, i uint8, then then) {
 		e := event{"leader %[1]d sends PersistentVolume %[2]d, which names volume %[3]d", i, l.uid, l.volume}
 		if l.saving.what == nothing && m.leads(&s, i) {
 			l.saving = request{save, l.uid, l.volume}
-			l.handed |= 1 << l.uid
 		} else {
 			e.text = "leader %[1]d does not send the PersistentVolume"
 		}
@@ -571,18 +567,18 @@ func (m *model) begin(s state, i uint8, then then) {
 	}
 	l := &s.leaders[i]
 	if claim := l.cache.claim; claim != 0 && !l.cache.bound && l.cache.names[claim] == 0 {
-		one("leader %[1]d turns to claim %[2]d", claim, 0, func(_ *state, l *leader) { l.step, l.uid = toLook, claim })
+		next := s
+		next.leaders[i].uid = claim
+		m.look(next, i, then)
 	}
-	all := uint8(0)
 	for id := uint8(1); id <= volumes; id++ {
 		v := s.view(l, id)
 		if v.uid == 0 {
 			continue
 		}
-		all |= 1 << id
 		bit := uint8(1) << id
-		if l.listed&bit != 0 && !v.attached {
-			one("leader %[1]d turns to volume %[3]d, which its listing shows", v.uid, id, func(_ *state, l *leader) { l.step, l.volume = toRead, id })
+		if !m.neverRemoved(m.shownAs(id, v)) {
+			one("leader %[1]d turns to volume %[3]d, to remove it", v.uid, id, func(_ *state, l *leader) { l.step, l.uid, l.volume = toProve, v.uid, id })
 		}
 		if l.recorded&bit != 0 && !v.attached && (m.retain || l.cache.claim == v.uid) {
 			one("leader %[1]d turns to PersistentVolume %[2]d", v.uid, id, func(_ *state, l *leader) { l.step, l.uid, l.volume = toMark, v.uid, id })
@@ -598,21 +594,12 @@ func (m *model) begin(s state, i uint8, then then) {
 			})
 		}
 	}
-	if !l.fresh || l.listed != all {
-		one("leader %[1]d lists all volumes", 0, 0, func(_ *state, l *leader) { l.listed, l.fresh = all, true })
-	}
 }
 
 // look finds the volume of the claim that a leader works on.
 func (m *model) look(s state, i uint8, then then) {
 	l := &s.leaders[i]
 	e := event{leader: i, uid: l.uid}
-	if l.handed&(1<<l.uid) != 0 && s.now.names[l.uid] != 0 {
-		l.rest()
-		e.text = "leader %[1]d finds PersistentVolume %[2]d"
-		then(&s, e, "")
-		return
-	}
 	if !l.fresh {
 		l.listed, l.fresh = 0, true
 		for id := uint8(1); id <= volumes; id++ {
@@ -691,7 +678,7 @@ func (m *model) prove(s state, i uint8, then then) {
 		l.rest()
 		e.text = "leader %[1]d keeps volume %[3]d: " + err.Error()
 	default:
-		l.reads, l.answers, l.step = 0, [3]uint8{}, toRemove
+		l.reads, l.answers, l.step = 0, [4]uint8{}, toRemove
 		if v.status == attaching {
 			l.step = toUnreserve
 		}
@@ -707,8 +694,8 @@ type explored struct {
 	trace               []string
 }
 
-type node struct {
-	state
+// way is how a state was reached first.
+type way struct {
 	from  int32
 	event event
 }
@@ -717,32 +704,37 @@ type node struct {
 func (m *model) explore(limit int) (found explored) {
 	begin := state{now: kube{claim: 1}, created: 1, lease: 1}
 	begin.leaders[1].cache = begin.now
-	nodes := []node{{state: begin, from: -1}}
-	seen := map[state]struct{}{begin: {}}
-	for at := 0; at < len(nodes) && found.fault == "" && len(nodes) < limit; at++ {
-		current := nodes[at].state
-		m.next(&current, func(next *state, e event, lost string) {
-			found.transitions++
+	ways, seen, last := []way{{from: -1}}, map[state]struct{}{begin: {}}, []state{begin}
+	for first := 0; len(last) > 0 && found.fault == "" && len(ways) < limit; {
+		var frontier []state
+		for n := range last {
+			m.next(&last[n], func(next *state, e event, lost string) {
+				found.transitions++
+				if found.fault != "" {
+					return
+				}
+				if next.lease == 2 && !m.ignoresFence {
+					// It may go on, but only up to its next request, so nothing depends on it.
+					next.leaders[1] = leader{late: next.leaders[1].late, saving: next.leaders[1].saving}
+				}
+				if _, known := seen[*next]; known && lost == "" {
+					return
+				}
+				seen[*next] = struct{}{}
+				frontier, ways = append(frontier, *next), append(ways, way{int32(first + n), e})
+				if found.fault = lost; lost == "" {
+					found.fault = m.fault(next)
+				}
+			})
 			if found.fault != "" {
-				return
+				break
 			}
-			if next.lease == 2 && next.leaders[1].step == idle && !m.ignoresFence {
-				// What it remembers no longer matters.
-				next.leaders[1] = leader{late: next.leaders[1].late, saving: next.leaders[1].saving}
-			}
-			if _, known := seen[*next]; known && lost == "" {
-				return
-			}
-			seen[*next] = struct{}{}
-			nodes = append(nodes, node{*next, int32(at), e})
-			if found.fault = lost; lost == "" {
-				found.fault = m.fault(next)
-			}
-		})
+		}
+		first, last = first+len(last), frontier
 	}
-	found.states = len(nodes)
-	for at := int32(len(nodes) - 1); found.fault != "" && nodes[at].from >= 0; at = nodes[at].from {
-		found.trace = append(found.trace, nodes[at].event.String())
+	found.states = len(ways)
+	for at := int32(len(ways) - 1); found.fault != "" && at > 0; at = ways[at].from {
+		found.trace = append(found.trace, ways[at].event.String())
 	}
 	slices.Reverse(found.trace)
 	return found
@@ -793,9 +785,9 @@ func (m *model) leftBehind(s *state) string {
 
 func TestModel(t *testing.T) {
 	for name, m := range map[string]model{
-		"delete":       {requests: 1},
-		"retain":       {retain: true, requests: 1},
-		"retain early": {retain: true, requests: 1, deviations: deviations{releasesEarly: true}},
+		"delete":       {mishaps: 1},
+		"retain":       {retain: true, mishaps: 1},
+		"retain early": {retain: true, mishaps: 1, deviations: deviations{releasesEarly: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
