@@ -21,6 +21,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/backends/steps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
@@ -67,6 +68,7 @@ const (
 	reserve
 	mark
 	unreserve
+	detach
 	remove
 	save
 )
@@ -74,6 +76,7 @@ const (
 // leader is a term: the step of its worker, and what it remembers.
 type leader struct {
 	step, uid, volume uint8
+	inUse             bool     // it disconnects a volume in use
 	unrecorded        bool     // it proves IsUnrecorded, not IsUnneeded
 	reads             uint8    // answers that the proof has had so far
 	answers           [4]uint8 // of the API server to the proof
@@ -93,9 +96,8 @@ const (
 	toSave
 	toRead
 	toProve
-	toUnreserve
+	toDisconnect
 	toRemove
-	toMark
 )
 
 // state is a state of the world. It is comparable, so that a map finds it again.
@@ -108,9 +110,9 @@ type state struct {
 	lags      bool // shown is older than at
 	changed   bool // the policy
 	lease     uint8
-	unsettled bool // leader 2 waits for --cinder-read-lag
+	unsettled bool  // leader 2 waits for --cinder-read-lag
 	mishaps   uint8 // so far
-	leaders   [3]leader
+	leaders   [2]leader
 }
 
 // event is how one state becomes the next.
@@ -121,14 +123,14 @@ type event struct {
 
 // deviations are what a model does otherwise than the program.
 type deviations struct {
-	readsCache, skipsClaim, skipsLaterCheck, ignoresAttached, ignoresFence, ignoresLag, adoptsByName, releasesEarly bool
+	readsCache, skipsClaim, skipsLaterCheck, ignoresAttached, ignoresFence, ignoresLag, adoptsByName, releasesEarly, savesLate, comparesNames, readsClaimLast, prefersOldest bool
 }
 
 // model is the world with one reclaim policy.
 type model struct {
 	deviations
-	retain, policyChanges bool
-	mishaps               uint8 // how many requests may be late, or not shown at once
+	retain, again, policyChanges, freshCaches bool
+	mishaps                                   uint8 // how many requests may be late, or not shown at once
 
 	volumes [volumes + 1][uids + 1][len(statuses)][2]cinder.Volume
 	claims  [uids + 1][2]*corev1.PersistentVolumeClaim
@@ -210,7 +212,7 @@ type (
 	}
 )
 
-var errInterrupted = errors.New("interrupted")
+var errInterrupted, errNotThere = errors.New("interrupted"), apierrors.NewNotFound(schema.GroupResource{}, "it")
 
 func (p *proof) CoreV1() typedcore.CoreV1Interface                      { return p }
 func (p *proof) PersistentVolumes() typedcore.PersistentVolumeInterface { return pvClient{proof: p} }
@@ -248,21 +250,25 @@ func (p pvClient) Get(_ context.Context, of string, _ metav1.GetOptions) (*corev
 	}
 	id, err := p.proof.answer(p.proof.source().names[uid])
 	if err == nil && id == 0 {
-		err = apierrors.NewNotFound(schema.GroupResource{}, of)
+		err = errNotThere
 	}
 	return p.proof.m.pvs[uid][id], err
 }
 
-func (p claimClient) Get(_ context.Context, of string, _ metav1.GetOptions) (*corev1.PersistentVolumeClaim, error) {
+func (p claimClient) Get(_ context.Context, _ string, _ metav1.GetOptions) (*corev1.PersistentVolumeClaim, error) {
 	present := 2 * p.proof.source().claim
 	if p.proof.source().bound {
 		present++
 	}
 	claim, err := p.proof.answer(present)
 	if err == nil && claim < 2 {
-		err = apierrors.NewNotFound(schema.GroupResource{}, of)
+		err = errNotThere
 	}
-	return p.proof.m.claims[claim/2][claim%2], err
+	uid := claim / 2
+	if p.proof.m.comparesNames {
+		uid = p.proof.l.uid
+	}
+	return p.proof.m.claims[uid][claim%2], err
 }
 
 // cleaner is the leader's.
@@ -273,7 +279,7 @@ func (p *proof) cleaner() removal.Cleaner {
 		RecordedBy: func(v cinder.Volume) string {
 			for id := uint8(1); id <= volumes; id++ {
 				if v.ID == p.m.volumes[id][1][0][0].ID && (p.l.recorded&(1<<id) != 0) {
-					return "its PersistentVolume"
+					return stamps.Of(v).PV
 				}
 			}
 			return ""
@@ -304,8 +310,8 @@ func (s *state) arrive(r request) (id uint8, accepted bool, lost string) {
 		case accepted:
 			v.attached = true
 		}
-	case unreserve:
-		if accepted = v.uid != 0 && v.status == attaching; accepted {
+	case unreserve, detach:
+		if accepted = v.uid != 0 && (r.what == unreserve) == (v.status == attaching) && v.status != available; accepted {
 			v.status = available
 		}
 	case remove:
@@ -344,7 +350,7 @@ type then func(next *state, e event, lost string)
 // with the given step.
 func (m *model) send(s state, i uint8, r request, what string, next uint8, then then) {
 	e := event{leader: i, uid: r.uid, volume: r.volume}
-	l := &s.leaders[i]
+	l := &s.leaders[i-1]
 	if !m.leads(&s, i) {
 		l.rest()
 		e.text = "leader %[1]d is stopped by the fence"
@@ -354,7 +360,7 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 	if l.late.what == nothing && s.mishaps < m.mishaps {
 		late := s
 		late.mishaps++
-		l := &late.leaders[i]
+		l := &late.leaders[i-1]
 		l.rest()
 		l.late = r
 		if r.what == create {
@@ -366,6 +372,9 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 	before := s.at
 	id, accepted, lost := s.arrive(r)
 	e.text, e.volume = what, id
+	if r.what == create && accepted {
+		e.text += ", and gets volume %[3]d"
+	}
 	switch {
 	case !accepted:
 		l.rest()
@@ -391,14 +400,14 @@ func (m *model) send(s state, i uint8, r request, what string, next uint8, then 
 		then(&lagging, late, lost)
 	}
 	if !s.lags {
-		s.leaders[i].own = 0
+		s.leaders[i-1].own = 0
 	}
 	then(&s, e, lost)
 }
 
 // rest ends what a leader's worker does.
 func (l *leader) rest() {
-	l.step, l.uid, l.volume, l.unrecorded, l.reads, l.answers = idle, 0, 0, false, 0, [4]uint8{}
+	l.step, l.uid, l.volume, l.inUse, l.unrecorded, l.reads, l.answers = idle, 0, 0, false, false, 0, [4]uint8{}
 }
 
 // see lets a leader's cache catch up.
@@ -414,13 +423,13 @@ func (l *leader) see(now kube) {
 func (m *model) next(s *state, then then) {
 	m.world(s, then)
 	for i := uint8(1); i <= s.lease; i++ {
-		l := &s.leaders[i]
+		l := &s.leaders[i-1]
 		if l.late.what != nothing {
 			next := *s
 			r := l.late
-			next.leaders[i].late = request{}
+			next.leaders[i-1].late = request{}
 			_, accepted, lost := next.arrive(r)
-			e := event{[...]string{create: "the late request for a volume", reserve: "the late reservation of volume %[3]d", mark: "the late attachment of volume %[3]d", unreserve: "the late unreserve of volume %[3]d", remove: "the late deletion of volume %[3]d"}[r.what] + " of leader %[1]d arrives", i, r.uid, r.volume}
+			e := event{[...]string{create: "the late request for a volume", reserve: "the late reservation of volume %[3]d", mark: "the late attachment of volume %[3]d", unreserve: "the late unreserve of volume %[3]d", detach: "the late detachment of volume %[3]d", remove: "the late deletion of volume %[3]d"}[r.what] + " of leader %[1]d arrives", i, r.uid, r.volume}
 			if !accepted {
 				e.text += ", and Cinder refuses it"
 			}
@@ -429,7 +438,7 @@ func (m *model) next(s *state, then then) {
 		if l.saving.what != nothing {
 			next := *s
 			uid, id := l.saving.uid, l.saving.volume
-			next.leaders[i].saving = request{}
+			next.leaders[i-1].saving = request{}
 			e := event{"the API server saves PersistentVolume %[2]d of leader %[1]d, which names volume %[3]d", i, uid, id}
 			if s.now.names[uid] != 0 {
 				e.text = "PersistentVolume %[2]d of leader %[1]d exists already"
@@ -438,9 +447,11 @@ func (m *model) next(s *state, then then) {
 			}
 			then(&next, e, "")
 		}
-		if s.lease == i && l.cache != s.now {
+		if s.lease == i && m.freshCaches && l.cache != s.now {
+			s.leaders[i-1].see(s.now)
+		} else if s.lease == i && l.cache != s.now {
 			next := *s
-			next.leaders[i].see(s.now)
+			next.leaders[i-1].see(s.now)
 			then(&next, event{text: "leader %[1]d's cache catches up", leader: i}, "")
 		}
 		if m.leads(s, i) || l.step != idle {
@@ -460,7 +471,7 @@ func (m *model) world(s *state, then then) {
 	if claim != 0 {
 		one("a user deletes claim %[2]d", claim, 0, func(next *state) { next.now.claim, next.now.bound = 0, false })
 	}
-	if claim == 0 && s.created < uids {
+	if claim == 0 && s.created < uids && m.again {
 		one("a user creates the claim again, as claim %[2]d", s.created+1, 0, func(next *state) {
 			next.created++
 			next.now.claim = next.created
@@ -491,14 +502,14 @@ func (m *model) world(s *state, then then) {
 	if s.lease == 1 {
 		take := func(next *state) {
 			next.lease, next.unsettled = 2, s.lags && !m.ignoresLag
-			next.leaders[2].see(next.leaders[2].cache)
+			next.leaders[1].see(next.leaders[1].cache)
 		}
 		one("leader 2 takes the lease, with a cache as of the beginning", 0, 0, func(next *state) {
-			next.leaders[2].cache = kube{claim: 1}
+			next.leaders[1].cache = kube{claim: 1}
 			take(next)
 		})
 		one("leader 2 takes the lease", 0, 0, func(next *state) {
-			next.leaders[2].cache = s.now
+			next.leaders[1].cache = s.now
 			take(next)
 		})
 	}
@@ -506,12 +517,12 @@ func (m *model) world(s *state, then then) {
 
 // work finds the next steps of a leader's worker.
 func (m *model) work(s state, i uint8, then then) {
-	l := &s.leaders[i]
+	l := &s.leaders[i-1]
 	switch l.step {
 	case idle:
 		m.begin(s, i, then)
 	case toCreate:
-		m.send(s, i, request{create, l.uid, 0}, "leader %[1]d creates volume %[3]d for claim %[2]d", toReserve, then)
+		m.send(s, i, request{create, l.uid, 0}, "leader %[1]d asks for a volume for claim %[2]d", toReserve, then)
 	case toReserve:
 		m.send(s, i, request{reserve, l.uid, l.volume}, "leader %[1]d reserves volume %[3]d", toSave, then)
 	case toSave:
@@ -537,20 +548,21 @@ func (m *model) work(s state, i uint8, then then) {
 		then(&s, e, "")
 	case toProve:
 		m.prove(s, i, then)
-	case toUnreserve, toRemove:
+	case toDisconnect, toRemove:
 		if err := m.permit(&s, l, true)(context.Background(), m.volumes[l.volume][l.uid][0][0]); err != nil && !m.skipsLaterCheck {
 			e := event{"leader %[1]d keeps volume %[3]d: " + err.Error(), i, l.uid, l.volume}
 			l.rest()
 			then(&s, e, "")
 			return
 		}
-		if l.step == toUnreserve {
-			m.send(s, i, request{unreserve, l.uid, l.volume}, "leader %[1]d unreserves volume %[3]d", toRemove, then)
-		} else {
+		switch {
+		case l.step == toRemove:
 			m.send(s, i, request{remove, l.uid, l.volume}, "leader %[1]d deletes volume %[3]d", idle, then)
+		case l.inUse:
+			m.send(s, i, request{detach, l.uid, l.volume}, "leader %[1]d detaches volume %[3]d", toRemove, then)
+		default:
+			m.send(s, i, request{unreserve, l.uid, l.volume}, "leader %[1]d unreserves volume %[3]d", toRemove, then)
 		}
-	case toMark:
-		m.send(s, i, request{mark, l.uid, l.volume}, "leader %[1]d attaches volume %[3]d", idle, then)
 	}
 }
 
@@ -562,13 +574,13 @@ func (m *model) neverRemoved(v cinder.Volume) bool {
 func (m *model) begin(s state, i uint8, then then) {
 	one := func(text string, uid, id uint8, change func(next *state, l *leader)) {
 		next := s
-		change(&next, &next.leaders[i])
+		change(&next, &next.leaders[i-1])
 		then(&next, event{text, i, uid, id}, "")
 	}
-	l := &s.leaders[i]
+	l := &s.leaders[i-1]
 	if claim := l.cache.claim; claim != 0 && !l.cache.bound && l.cache.names[claim] == 0 {
 		next := s
-		next.leaders[i].uid = claim
+		next.leaders[i-1].uid = claim
 		m.look(next, i, then)
 	}
 	for id := uint8(1); id <= volumes; id++ {
@@ -578,10 +590,13 @@ func (m *model) begin(s state, i uint8, then then) {
 		}
 		bit := uint8(1) << id
 		if !m.neverRemoved(m.shownAs(id, v)) {
-			one("leader %[1]d turns to volume %[3]d, to remove it", v.uid, id, func(_ *state, l *leader) { l.step, l.uid, l.volume = toProve, v.uid, id })
+			next := s
+			l := &next.leaders[i-1]
+			l.step, l.uid, l.volume = toProve, v.uid, id
+			m.prove(next, i, then)
 		}
 		if l.recorded&bit != 0 && !v.attached && (m.retain || l.cache.claim == v.uid) {
-			one("leader %[1]d turns to PersistentVolume %[2]d", v.uid, id, func(_ *state, l *leader) { l.step, l.uid, l.volume = toMark, v.uid, id })
+			m.send(s, i, request{mark, v.uid, id}, "leader %[1]d attaches volume %[3]d", idle, then)
 		}
 		if m.retain && l.cache.names[v.uid] == id && s.finalizer[v.uid] && (v.attached || m.releasesEarly) {
 			one("leader %[1]d removes the finalizer of PersistentVolume %[2]d", v.uid, id, func(next *state, _ *leader) { next.finalizer[v.uid] = false })
@@ -598,7 +613,7 @@ func (m *model) begin(s state, i uint8, then then) {
 
 // look finds the volume of the claim that a leader works on.
 func (m *model) look(s state, i uint8, then then) {
-	l := &s.leaders[i]
+	l := &s.leaders[i-1]
 	e := event{leader: i, uid: l.uid}
 	if !l.fresh {
 		l.listed, l.fresh = 0, true
@@ -621,6 +636,9 @@ func (m *model) look(s state, i uint8, then then) {
 		l.step, e.text = toCreate, "leader %[1]d finds no volume of claim %[2]d"
 	case len(found) > 1:
 		chosen := backends.Preferred(found)
+		if m.prefersOldest {
+			chosen = found[0]
+		}
 		other := found[slices.IndexFunc(found, func(v cinder.Volume) bool { return v.ID != chosen.ID })]
 		l.step, l.volume, l.unrecorded = toRead, ids[other.ID], true
 		e.text, e.volume = "leader %[1]d finds a duplicate of claim %[2]d, volume %[3]d", ids[other.ID]
@@ -629,6 +647,9 @@ func (m *model) look(s state, i uint8, then then) {
 		e.text, e.volume = "leader %[1]d adopts volume %[3]d for claim %[2]d", l.volume
 		v := s.view(l, l.volume)
 		switch {
+		case v.before && s.changed && !m.savesLate && s.isSaving(l.uid):
+			e.text = "leader %[1]d waits for a PersistentVolume of claim %[2]d"
+			l.rest()
 		case v.before && s.changed:
 			l.step, l.unrecorded = toRead, true
 			e.text = "leader %[1]d finds volume %[3]d of claim %[2]d, which the policy no longer wants"
@@ -647,8 +668,20 @@ func (m *model) permit(s *state, l *leader, proven bool) backends.Permit {
 	p := &proof{m: m, s: s, l: l}
 	cleaner := p.cleaner()
 	prove := cleaner.IsUnneeded
-	if l.unrecorded || m.skipsClaim {
+	switch {
+	case l.unrecorded || m.skipsClaim:
 		prove = cleaner.IsUnrecorded
+	case m.readsClaimLast:
+		prove = func(ctx context.Context, v cinder.Volume) error {
+			if err := cleaner.IsUnrecorded(ctx, v); err != nil {
+				return err
+			}
+			claim, err := objects.ClaimOf(ctx, cleaner.Client, stamps.Of(v))
+			if err == nil && claim != nil {
+				err = removal.ErrMayBeServed
+			}
+			return err
+		}
 	}
 	permit := cleaner.Permit(func(ctx context.Context, v cinder.Volume) error {
 		if proven {
@@ -663,7 +696,7 @@ func (m *model) permit(s *state, l *leader, proven bool) backends.Permit {
 }
 
 func (m *model) prove(s state, i uint8, then then) {
-	l := &s.leaders[i]
+	l := &s.leaders[i-1]
 	e := event{leader: i, uid: l.uid, volume: l.volume}
 	v := s.view(l, l.volume)
 	if v.uid == 0 {
@@ -679,8 +712,8 @@ func (m *model) prove(s state, i uint8, then then) {
 		e.text = "leader %[1]d keeps volume %[3]d: " + err.Error()
 	default:
 		l.reads, l.answers, l.step = 0, [4]uint8{}, toRemove
-		if v.status == attaching {
-			l.step = toUnreserve
+		if steps.StepToDelete(m.shownAs(l.volume, v), cinder.WorkflowReserve) != steps.Delete {
+			l.step, l.inUse = toDisconnect, v.status == inUse
 		}
 		e.text = "leader %[1]d has the proof that volume %[3]d is not needed"
 	}
@@ -703,7 +736,7 @@ type way struct {
 // explore visits every state, those with the shortest way first, until it finds a fault.
 func (m *model) explore(limit int) (found explored) {
 	begin := state{now: kube{claim: 1}, created: 1, lease: 1}
-	begin.leaders[1].cache = begin.now
+	begin.leaders[0].cache = begin.now
 	ways, seen, last := []way{{from: -1}}, map[state]struct{}{begin: {}}, []state{begin}
 	for first := 0; len(last) > 0 && found.fault == "" && len(ways) < limit; {
 		var frontier []state
@@ -715,7 +748,7 @@ func (m *model) explore(limit int) (found explored) {
 				}
 				if next.lease == 2 && !m.ignoresFence {
 					// It may go on, but only up to its next request, so nothing depends on it.
-					next.leaders[1] = leader{late: next.leaders[1].late, saving: next.leaders[1].saving}
+					next.leaders[0] = leader{late: next.leaders[0].late, saving: next.leaders[0].saving}
 				}
 				if _, known := seen[*next]; known && lost == "" {
 					return
@@ -750,14 +783,16 @@ func (e event) String() string {
 func (m *model) fault(s *state) string {
 	for uid := uint8(1); uid <= uids; uid++ {
 		recorded := uint8(0)
+		exists := s.now.claim == uid
 		if id := s.now.names[uid]; id != 0 {
-			recorded |= 1 << id
-			if v := s.at[id]; v.uid != 0 && v.uid != uid {
+			if v := s.at[id]; v.uid == uid && exists {
+				recorded |= 1 << id
+			} else if v.uid != 0 && v.uid != uid {
 				return "a PersistentVolume names a volume that was made for another claim"
 			}
 		}
 		for id := uint8(1); id <= volumes; id++ {
-			if v := s.at[id]; v.uid == uid && (v.attached || v.data) {
+			if v := s.at[id]; v.uid == uid && (v.attached && exists || v.data) {
 				recorded |= 1 << id
 			}
 		}
@@ -775,7 +810,7 @@ func (m *model) leftBehind(s *state) string {
 		if v.uid == 0 || v.attached || s.now.names[v.uid] == id || s.now.claim == v.uid && s.now.names[v.uid] == 0 {
 			continue
 		}
-		p := &proof{m: m, s: s, l: &leader{cache: s.now}, whole: true}
+		p := &proof{m: m, s: s, l: &leader{uid: v.uid, cache: s.now}, whole: true}
 		if err := p.cleaner().IsUnneeded(context.Background(), m.shownAs(id, v)); err != nil && !m.readsCache {
 			return "an unneeded volume is never removed: " + err.Error()
 		}
@@ -785,14 +820,33 @@ func (m *model) leftBehind(s *state) string {
 
 func TestModel(t *testing.T) {
 	for name, m := range map[string]model{
-		"delete":       {mishaps: 1},
-		"retain":       {retain: true, mishaps: 1},
-		"retain early": {retain: true, mishaps: 1, deviations: deviations{releasesEarly: true}},
+		"delete1":         {again: true, mishaps: 1},
+		"retain1":         {retain: true, again: true, mishaps: 1},
+		"delete2":         {mishaps: 2},
+		"retain2":         {retain: true, mishaps: 2},
+		"early":           {retain: true, mishaps: 1, deviations: deviations{releasesEarly: true}},
+		"policy1":         {mishaps: 1, policyChanges: true, deviations: deviations{savesLate: false}},
+		"policysaves":     {mishaps: 1, policyChanges: true, deviations: deviations{savesLate: true}},
+		"readsCache":      {retain: true, again: true, mishaps: 1, deviations: deviations{readsCache: true}},
+		"skipsClaim":      {retain: true, again: true, mishaps: 1, deviations: deviations{skipsClaim: true}},
+		"ignoresAttached": {retain: true, again: true, mishaps: 1, deviations: deviations{ignoresAttached: true}},
+		"ignoresFence":    {retain: true, again: true, mishaps: 1, deviations: deviations{ignoresFence: true}},
+		"ignoresLag":      {retain: true, again: true, mishaps: 1, deviations: deviations{ignoresLag: true}},
+		"adoptsByName":    {retain: true, again: true, mishaps: 1, deviations: deviations{adoptsByName: true}},
+		"comparesNames":   {retain: true, again: true, mishaps: 1, deviations: deviations{comparesNames: true}},
+		"readsClaimLast":  {retain: true, again: true, mishaps: 1, deviations: deviations{readsClaimLast: true}},
+		"prefersOldest":   {retain: true, again: true, mishaps: 1, deviations: deviations{prefersOldest: true}},
+		"fresh":           {policyChanges: true, freshCaches: true, deviations: deviations{savesLate: true}},
+		"fresh skips":     {policyChanges: true, freshCaches: true, deviations: deviations{savesLate: true, skipsLaterCheck: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
 			found := newModel(m).explore(3_000_000)
-			t.Logf("%d states, %d transitions, %s, %q\n%s", found.states, found.transitions, time.Since(began), found.fault, strings.Join(found.trace, "\n"))
+			t.Logf("%d states, %d transitions, %s, %d steps, %q\n%s", found.states, found.transitions, time.Since(began), len(found.trace), found.fault, strings.Join(found.trace, "\n"))
 		})
 	}
+}
+
+func (s *state) isSaving(uid uint8) bool {
+	return slices.ContainsFunc(s.leaders[:], func(l leader) bool { return l.saving.uid == uid })
 }
