@@ -300,8 +300,8 @@ func TestModelOfRemovalsIsSound(t *testing.T) {
 		model
 		large bool
 	}{
-		"one claim, policy Delete":                       {model: model{mishaps: 2}},
-		"one claim, policy Retain":                       {model: model{retain: true, mishaps: 2}},
+		"one claim, policy Delete":                       {model: model{mishaps: 2}, large: true},
+		"one claim, policy Retain":                       {model: model{retain: true, mishaps: 2}, large: true},
 		"created again, policy Delete":                   {model: model{again: true, mishaps: 1}, large: true},
 		"created again, policy Retain":                   {model: model{again: true, retain: true}},
 		"an attempt replaces a volume":                   {model: model{policyChanges: true, mishaps: 1}},
