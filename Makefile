@@ -55,8 +55,8 @@ test: ## unit and integration tests, except those of make faults and make render
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
 	$(SUMMED) $(RACE) $(if $(CI),-count=1) -timeout 30m -parallel 8 -skip $(call tests-of,matrix) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROGRAM_TESTS) ./test/deploy ./test/install)")
-	@# The race detector allocates, too.
-	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets)
+	@# The race detector allocates, too, and makes the model of removals slow.
+	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets ./provisioner/objects/removal)
 	cd test/csisanity && $(GO) test $(if $(CI),-count=1) .
 	@# The minor is chosen once.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \

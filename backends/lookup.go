@@ -173,12 +173,7 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 		e.known.Doubt(stamp.ClaimUID)
 		return cinder.Volume{}, e.failure(cinder.KindConflict, "the volumes of claim UID %q disappeared while they were being compared; something else is deleting them", stamp.ClaimUID)
 	}
-	chosen := slices.MinFunc(present, func(a, b cinder.Volume) int {
-		if difference := rank(b) - rank(a); difference != 0 {
-			return difference
-		}
-		return knowledge.ByAge(a, b)
-	})
+	chosen := Preferred(present)
 	for _, v := range present {
 		if v.ID == chosen.ID {
 			continue
@@ -192,6 +187,16 @@ func (e finder) keepOne(ctx context.Context, found []cinder.Volume, stamp stamps
 		}
 	}
 	return chosen, nil
+}
+
+// Preferred returns which of several volumes with one stamp to keep.
+func Preferred(present []cinder.Volume) cinder.Volume {
+	return slices.MinFunc(present, func(a, b cinder.Volume) int {
+		if difference := rank(b) - rank(a); difference != 0 {
+			return difference
+		}
+		return knowledge.ByAge(a, b)
+	})
 }
 
 // rank orders volumes by how much depends on them.

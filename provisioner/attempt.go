@@ -178,6 +178,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 		Backend: a.backend, Connector: connector, NodeLabels: nodeLabels,
 		Connected: connected, Protocol: a.protocol, Mapped: mapped, SecretNamespace: a.namespace, SecretUID: secret,
 	})
+	objects.Hold(pv)
 	a.journal.HandOver(a.claim.UID, pv)
 	a.succeeded()
 	return pv, nil

@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -89,6 +91,43 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 				t.Error("the Secret is gone")
 			}
 		})
+	}
+}
+
+// TestCleanerKeepsAVolumeThatIsRecordedDuringTheProof: what an earlier leader sent is saved
+// between two of the proof's requests, whatever their order. The model of the proofs in
+// objects/removal found it.
+func TestCleanerKeepsAVolumeThatIsRecordedDuringTheProof(t *testing.T) {
+	for _, after := range []int{1, 2} {
+		for name, usedUp := range map[string]bool{"and bound": false, "bound, used and released": true} {
+			t.Run(fmt.Sprintf("%s, after request %d", name, after), func(t *testing.T) {
+				claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: "uid-1"}}
+				f := newFixture(t, claim)
+				requests := 0
+				f.client.PrependReactor("get", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					requests++
+					if requests != after+1 {
+						return false, nil, nil
+					}
+					pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1", Annotations: map[string]string{
+						objects.AnnotationProvisionedBy: "test", objects.AnnotationVolume: "volume-1", objects.AnnotationBackend: "gold", objects.AnnotationCluster: "cluster-1", objects.AnnotationClaimUID: "uid-1", objects.AnnotationConnector: "{}",
+					}}}
+					f.must(f.client.Tracker().Add(pv))
+					claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+					if usedUp {
+						return false, nil, f.client.Tracker().Delete(claims, "team-a", "data")
+					}
+					bound := claim.DeepCopy()
+					bound.Spec.VolumeName = pv.Name
+					return false, nil, f.client.Tracker().Update(claims, bound, "team-a")
+				})
+				stamp := stamps.Volume{Cluster: "cluster-1", ClusterUID: "kube-system-uid", Namespace: "team-a", Claim: "data", ClaimUID: "uid-1", PV: "pvc-uid-1"}
+				if err := f.Cleaner().RemoveVolume(t.Context(), "gold", "volume-1", stamp); err == nil {
+					t.Error("the proof succeeds")
+				}
+				wantCalls(t, f.backends["gold"])
+			})
+		}
 	}
 }
 

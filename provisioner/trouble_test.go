@@ -151,6 +151,36 @@ func TestMarkIsNotLostWhereTheBackendLeadsElsewhere(t *testing.T) {
 	f.untouched("gold", "a recorded volume that a pod has written to")
 }
 
+// TestRetainedObjectIsHeldUntilItsVolumeIsInUse: the library removes its own finalizer from
+// the PersistentVolume as soon as it sees it. If the leader died then, and the claim and
+// the PersistentVolume were deleted before the next leader began, that leader took the
+// volume for one that was never handed out. The model in objects/removal found it.
+func TestRetainedObjectIsHeldUntilItsVolumeIsInUse(t *testing.T) {
+	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete} {
+		t.Run(string(policy), func(t *testing.T) {
+			f := newFixture(t)
+			f.class.ReclaimPolicy = &policy
+			pv := f.recorded()
+			if held := slices.Contains(pv.Finalizers, objects.Finalizer); held != (policy == corev1.PersistentVolumeReclaimRetain) {
+				t.Errorf("it is saved with the finalizers %q", pv.Finalizers)
+			}
+			// The cache is late.
+			f.store(pv)
+			live := pv.DeepCopy()
+			live.Finalizers = append(live.Finalizers, "kubernetes.io/pv-protection")
+			live.ResourceVersion = "later"
+			f.must(f.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), live, ""))
+			f.followup.VolumeSeen(pv)
+			f.follow(f.followup)
+			live, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
+			f.must(err)
+			if !slices.Equal(live.Finalizers, []string{"kubernetes.io/pv-protection"}) {
+				t.Errorf("when the volume is in use, it has the finalizers %q", live.Finalizers)
+			}
+		})
+	}
+}
+
 // TestObjectOfAVolumeThatIsNotInUseYetIsKept: after a leader has died or handed
 // over, only the object shows that the volume was recorded.
 func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {

@@ -58,13 +58,27 @@ func SetCapacity(ctx context.Context, client kubernetes.Interface, pv *corev1.Pe
 	return grown, nil
 }
 
+// Hold adds this program's finalizer to a PersistentVolume that is about to be saved with
+// the reclaim policy Retain. The library saves its own with it, but removes that from
+// these objects as soon as it sees them, perhaps long before the volume is in use.
+func Hold(pv *corev1.PersistentVolume) {
+	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+		pv.Finalizers = append(pv.Finalizers, Finalizer)
+	}
+}
+
 // AddFinalizer adds this program's finalizer to a PersistentVolume with the reclaim
-// policy Retain. The library adds its own to all others.
+// policy Retain. The library adds its own to all others. If the object has changed since
+// it was cached, the request fails, and the next attempt repeats it.
 func AddFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
 	if pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete || pv.DeletionTimestamp != nil || slices.Contains(pv.Finalizers, Finalizer) {
 		return nil
 	}
-	return setFinalizers(ctx, client, pv, append(slices.Clone(pv.Finalizers), Finalizer))
+	err := patchMetadata(ctx, client, pv.Name, map[string]any{"finalizers": append(slices.Clone(pv.Finalizers), Finalizer), "resourceVersion": pv.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot add a finalizer to PersistentVolume %s: %w", pv.Name, err)
+	}
+	return nil
 }
 
 // RemoveFinalizer removes this program's finalizer, if present.
@@ -72,7 +86,21 @@ func RemoveFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev
 	if !slices.Contains(pv.Finalizers, Finalizer) {
 		return nil
 	}
-	return setFinalizers(ctx, client, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == Finalizer }))
+	err := removeFinalizer(ctx, client, pv, Finalizer)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot remove the finalizer of PersistentVolume %s, whose volume is in use: %w", pv.Name, err)
+	}
+	return nil
+}
+
+// removeFinalizer does not depend on the cache: unlike a list of all finalizers, its patch
+// cannot restore one that another program has just removed.
+func removeFinalizer(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizer string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{finalizer}}})
+	if err == nil {
+		_, err = client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	}
+	return err
 }
 
 // LibraryFinalizer is the finalizer that the provisioning library adds to the
@@ -84,12 +112,7 @@ const LibraryFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
 // stays until Kubernetes removes its own finalizer. It fails if another object has taken
 // the name.
 func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume) error {
-	// Unlike a list of all finalizers, this patch cannot restore one that another program
-	// has just removed.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "$deleteFromPrimitiveList/finalizers": []string{LibraryFinalizer}}})
-	if err == nil {
-		_, err = client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	}
+	err := removeFinalizer(ctx, client, pv, LibraryFinalizer)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -99,19 +122,6 @@ func Delete(ctx context.Context, client kubernetes.Interface, pv *corev1.Persist
 	err = client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pv.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("cannot delete PersistentVolume %s, whose volume is gone: %w", pv.Name, err)
-	}
-	return nil
-}
-
-// setFinalizers replaces all finalizers of an object that has not changed since it was
-// cached. Otherwise the request fails, and the next attempt repeats it.
-func setFinalizers(ctx context.Context, client kubernetes.Interface, pv *corev1.PersistentVolume, finalizers []string) error {
-	err := patchMetadata(ctx, client, pv.Name, map[string]any{"finalizers": finalizers, "resourceVersion": pv.ResourceVersion})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot change the finalizers of PersistentVolume %s: %w", pv.Name, err)
 	}
 	return nil
 }

@@ -5,14 +5,18 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -236,4 +240,48 @@ func (w *world) snapshot(volume string) (id string) {
 
 func (w *world) deleteSnapshot(id string) {
 	w.asAdministrator(http.MethodDelete, "/snapshots/"+id, "")
+}
+
+// TestRetainedVolumeOutlivesALeaderThatDiesBeforeItIsInUse: the leader dies while Cinder
+// attaches the volume, and the claim and its PersistentVolume are deleted before another
+// leads. Nothing but the finalizer shows the next leader that a pod may have written to it.
+func TestRetainedVolumeOutlivesALeaderThatDiesBeforeItIsInUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "heldpv", cindersim.Options{})
+	w.allow("heldpv-retain")
+	retain := corev1.PersistentVolumeReclaimRetain
+	w.must(suite.CreateClass(w.ctx, w.name+"-retain", w.provisioner, func(class *storagev1.StorageClass) { class.ReclaimPolicy = &retain }))
+	leader := w.start()
+	silent := w.sim.Inject(cindersim.Fault{Kind: cindersim.HangBefore, Operation: "action.os-attach"})
+	w.claim("b", "data", "retain", "1Gi")
+	_, err := suite.WaitBound(w.ctx, w.name+"-b", 1)
+	w.must(err)
+	claim, err := suite.Client.CoreV1().PersistentVolumeClaims(w.name+"-b").Get(w.ctx, "data", metav1.GetOptions{})
+	w.must(err)
+	pv := claim.Spec.VolumeName
+	pvs := suite.Client.CoreV1().PersistentVolumes()
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		live, err := pvs.Get(w.ctx, pv, metav1.GetOptions{})
+		if err == nil && slices.Contains(live.Finalizers, objects.LibraryFinalizer) {
+			return "the library still holds " + pv, nil
+		}
+		return "", err
+	}))
+	leader.Kill()
+	w.unclaim("b", "data")
+	w.released(pv)
+	w.must(pvs.Delete(w.ctx, pv, metav1.DeleteOptions{}))
+	silent.Remove()
+	second := w.start()
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if _, err := pvs.Get(w.ctx, pv, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return pv + " still exists", err
+		}
+		return "", nil
+	}))
+	// What another leader would do now does not depend on what this one remembers.
+	second.Kill()
+	if found := w.sim.VolumesNamed(pv); len(found) != 1 || found[0].Metadata[stamps.KeyAttached] == "" {
+		t.Errorf("the volume of %s is not marked as recorded: %+v", pv, found)
+	}
 }

@@ -79,19 +79,29 @@ var ErrMayBeServed = errors.New("its claim is pending and may still be bound to 
 // its claim is gone or served by another volume. The backend proves each time it reads
 // the volume that it carries the claim's stamp, was never attached and is not a copy of
 // another (backends.EverAttached).
+//
+// The claim is read before the PersistentVolume: one that is saved in between could
+// otherwise be bound, used and released before the claim is found to be gone.
 func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
-	second, err := c.isSecond(ctx, v)
-	if err != nil || second {
+	if err := c.mayBeUnrecorded(v); err != nil {
 		return err
 	}
 	stamp := stamps.Of(v)
-	if stamp.Namespace == "" || stamp.Claim == "" {
-		return kept("volume %s: its stamp does not name its claim, so the claim may still need it", v.ID)
+	isNamed := stamp.Namespace != "" && stamp.Claim != ""
+	var claim *corev1.PersistentVolumeClaim
+	var err error
+	if isNamed {
+		claim, err = objects.ClaimOf(ctx, c.Client, stamp)
 	}
-	claim, err := objects.ClaimOf(ctx, c.Client, stamp)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
+	}
+	second, err := c.isSecond(ctx, v)
+	switch {
+	case err != nil || second:
+		return err
+	case !isNamed:
+		return kept("volume %s: its stamp does not name its claim, so the claim may still need it", v.ID)
 	case claim != nil && claim.Spec.VolumeName == stamp.PV:
 		return c.servedByForeign(ctx, stamp, v)
 	case claim != nil && claim.Spec.VolumeName != "":
@@ -112,9 +122,13 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 // program would use is served by another provisioner's object of that name. If there is
 // no such object, the claim's own PersistentVolume existed and may have been used.
 func (c Cleaner) servedByForeign(ctx context.Context, stamp stamps.Volume, v cinder.Volume) error {
-	_, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, stamp.PV, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
 		return kept("volume %s: claim %s/%s was bound to PersistentVolume %s, which is gone", v.ID, stamp.Namespace, stamp.Claim, stamp.PV)
+	case err == nil && !objects.IsForeign(pv, c.ProvisionerName):
+		// It was saved during the proof.
+		return fmt.Errorf("volume %s of claim %s/%s: %w", v.ID, stamp.Namespace, stamp.Claim, ErrMayBeServed)
 	}
 	return err
 }
@@ -130,13 +144,10 @@ func (c Cleaner) IsUnrecorded(ctx context.Context, v cinder.Volume) error {
 // PersistentVolume names another volume. It looks in the cache by the volume's ID, and
 // at the API server by the name of this claim's PersistentVolume.
 func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, err error) {
-	stamp := stamps.Of(v)
-	if stamp.Cluster != c.Cluster || stamp.PV != objects.PVNameFor(stamp.ClaimUID) {
-		return false, kept("volume %s: its stamp was not written by this program for this cluster", v.ID)
-	}
-	if err := c.notRecorded(v); err != nil {
+	if err := c.mayBeUnrecorded(v); err != nil {
 		return false, err
 	}
+	stamp := stamps.Of(v)
 	pv, err := c.Record(ctx, stamp.PV)
 	if use := c.mayUse(stamp, v); err == nil && pv == nil && use != nil {
 		if err := c.unused(ctx, *use, v); err != nil {
@@ -157,6 +168,15 @@ func (c Cleaner) isSecond(ctx context.Context, v cinder.Volume) (second bool, er
 		return false, kept("volume %s is recorded by PersistentVolume %s", v.ID, pv.Name)
 	}
 	return true, nil
+}
+
+// mayBeUnrecorded makes the part of the proof that needs no request.
+func (c Cleaner) mayBeUnrecorded(v cinder.Volume) error {
+	stamp := stamps.Of(v)
+	if stamp.Cluster != c.Cluster || stamp.PV != objects.PVNameFor(stamp.ClaimUID) {
+		return kept("volume %s: its stamp was not written by this program for this cluster", v.ID)
+	}
+	return c.notRecorded(v)
 }
 
 // notRecorded makes the part of the proof that relies on the cache.
