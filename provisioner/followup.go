@@ -227,6 +227,9 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 			return err
 		}
 	}
+	if !f.isMine(pv) {
+		return nil // its finalizer may be another installation's
+	}
 	if !f.wantsCompletion(pv) {
 		return objects.RemoveFinalizer(ctx, f.client, pv)
 	}

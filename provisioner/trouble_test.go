@@ -222,6 +222,22 @@ func TestObjectOfAVolumeThatIsNotInUseYetIsKept(t *testing.T) {
 	}
 }
 
+// TestFinalizersOfAnotherInstallationStay: all use the same one.
+func TestFinalizersOfAnotherInstallationStay(t *testing.T) {
+	f := newFixture(t)
+	pv := f.recorded()
+	pv.Annotations[objects.AnnotationProvisionedBy] = "another.example/cinder"
+	pv.Spec.PersistentVolumeReclaimPolicy, pv.Finalizers = corev1.PersistentVolumeReclaimRetain, []string{objects.Finalizer}
+	f.store(pv)
+	f.followup.VolumeSeen(pv)
+	f.follow(f.followup)
+	live, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
+	f.must(err)
+	if !slices.Equal(live.Finalizers, []string{objects.Finalizer}) {
+		t.Errorf("finalizers %v", live.Finalizers)
+	}
+}
+
 // TestDuplicateLeavesTheSecretOfAKeptVolume: volume-kept was recorded and in use,
 // and is kept on purpose with its Secret. The removal of a duplicate that was
 // never attached must not remove that Secret.
