@@ -114,22 +114,28 @@ type placedDenial struct {
 	File string `json:"file,omitempty"`
 }
 
-// schedulesOf describes the schedules of the rule that decided.
-func schedulesOf(p *policy.Policy, d policy.Decision) (all []string) {
-	tenant, _ := p.Tenant(d.Tenant)
-	for _, rule := range tenant.Classes {
-		if rule.Path() != d.Rule {
-			continue
+// schedulesOf describes the schedules of a rule.
+func schedulesOf(p *policy.Policy, rule string) (all []string) {
+	for _, s := range ruleOf(p, rule).Protect {
+		text := fmt.Sprintf("%s, every %s, %d kept", s.Name, s.Period(), s.Keep)
+		if s.OnRequest {
+			text += ", if a label of the claim requests it"
 		}
-		for _, s := range rule.Protect {
-			text := fmt.Sprintf("%s, every %s, %d kept", s.Name, s.Period(), s.Keep)
-			if s.OnRequest {
-				text += ", if a label of the claim requests it"
-			}
-			all = append(all, text)
-		}
+		all = append(all, text)
 	}
 	return all
+}
+
+// ruleOf returns the rule with a path; a rule without anything if there is none.
+func ruleOf(p *policy.Policy, path string) policy.Class {
+	for _, tenant := range p.Tenants {
+		for _, class := range tenant.Classes {
+			if class.Path() == path {
+				return class
+			}
+		}
+	}
+	return policy.Class{}
 }
 
 // volume is the volume that would be created, and the properties that the rule fixes.
@@ -253,7 +259,7 @@ func explainClaim(p *policy.Policy, c claim, decision policy.Decision, room poli
 		e.Notes = append(e.Notes, p.ClassWarnings(*c.class, decision.Tenant)...)
 	}
 	if decision.Allowed() {
-		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule), Schedules: schedulesOf(p, decision)}
+		e.Volume = &volume{VolumeProperties: decision.VolumeOn(cmp.Or(e.Backend, decision.Backends[0])), Fixed: fixed(p, decision.Rule), Schedules: schedulesOf(p, decision.Rule)}
 		if e.Attributes[policy.AttributesType] != "" {
 			// The VolumeAttributesClass wins over the rule.
 			e.Volume.Fixed = slices.DeleteFunc(e.Volume.Fixed, func(name string) bool { return name == "type" })
@@ -368,19 +374,12 @@ func (e *claimExplanation) addRoom(room policy.Room) {
 
 // fixed names the properties that a rule sets.
 func fixed(p *policy.Policy, rule string) []string {
-	names := []string{}
-	for _, tenant := range p.Tenants {
-		for _, class := range tenant.Classes {
-			if class.Path() != rule {
-				continue
-			}
-			for _, property := range []struct{ name, value string }{
-				{"type", class.VolumeType}, {"availabilityZone", class.AvailabilityZone}, {"fsType", class.FSType},
-			} {
-				if property.value != "" {
-					names = append(names, property.name)
-				}
-			}
+	class, names := ruleOf(p, rule), []string{}
+	for _, property := range []struct{ name, value string }{
+		{"type", class.VolumeType}, {"availabilityZone", class.AvailabilityZone}, {"fsType", class.FSType},
+	} {
+		if property.value != "" {
+			names = append(names, property.name)
 		}
 	}
 	return names

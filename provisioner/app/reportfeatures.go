@@ -18,8 +18,12 @@ import (
 
 // reportExpansions lists the claims whose volumes cannot grow now.
 func (t *term) reportExpansions(selected provisioner.Selected) *statusreport.Waiting {
-	var pending []statusreport.Pending
-	for _, one := range t.expander.Parked().List() {
+	return waitingOf(pendingClaims(t.expander.Parked(), selected), selected)
+}
+
+// pendingClaims describes the selected claims of a lot, which have volumes.
+func pendingClaims(lot *parking.Lot[*corev1.PersistentVolumeClaim], selected provisioner.Selected) (pending []statusreport.Pending) {
+	for _, one := range lot.List() {
 		claim := one.Object
 		if selected.Includes(claim.Namespace, claim.Name) {
 			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
@@ -27,7 +31,7 @@ func (t *term) reportExpansions(selected provisioner.Selected) *statusreport.Wai
 			pending = append(pending, entry)
 		}
 	}
-	return waitingOf(pending, selected)
+	return pending
 }
 
 // reportSnapshots lists the VolumeSnapshots and VolumeSnapshotContents that cannot continue
@@ -45,15 +49,7 @@ func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Wait
 			pending = append(pending, entry)
 		}
 	}
-	for _, one := range t.schedules.Parked().List() {
-		claim := one.Object
-		if selected.Includes(claim.Namespace, claim.Name) {
-			entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, claim.CreationTimestamp.Time)
-			entry.Namespace, entry.Name, entry.PersistentVolume, entry.StorageClass = claim.Namespace, claim.Name, claim.Spec.VolumeName, objects.ClassName(claim)
-			pending = append(pending, entry)
-		}
-	}
-	return waitingOf(pending, selected)
+	return waitingOf(append(pending, pendingClaims(t.schedules.Parked(), selected)...), selected)
 }
 
 // attachingTakes is how long a volume may be attached or detached before it counts as

@@ -169,8 +169,8 @@ func (c *Controller) look(now time.Time) {
 			if p.never {
 				// The volume may be older than its schedule.
 				this := claimSchedule{claim.UID, s.Name}
-				since, known := c.without[this]
-				if !known {
+				since, seen := c.without[this]
+				if !seen {
 					since = now
 				}
 				if p.waits != "" && p.waitsSince.Before(since) {
