@@ -44,13 +44,13 @@ type volumeRequests interface {
 // owners divide the work at an endpoint.
 type owners struct {
 	*endpoint
-	maker     maker
-	completer completer
-	changer   changer
-	remover   remover
-	nodes     nodes
-	importer  importer
-	snapshots *snapshots
+	maker              maker
+	completer          completer
+	changer            changer
+	remover            remover
+	nodes              nodes
+	importer           importer
+	snapshots, backups *snapshots
 }
 
 // newEndpoint returns an endpoint that knows nothing yet, with its owners. No change was
@@ -93,10 +93,12 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		ownerOf: stamps.ClaimOf(l.options.Cluster),
 		share:   stamps.Share,
 		observe: e.observe,
+		settled: stamps.Settled,
 	})
 	connecting, snapshots := connections{e}, newSnapshots(l, e)
+	backups := newBackups(l, e, snapshots)
 	removing := remover{connecting, snapshots}
-	return &owners{e, maker{finder{removing}}, completer{connecting}, changer{e}, removing, nodes{connecting}, importer{connecting}, snapshots}
+	return &owners{e, maker{finder{removing}, backups}, completer{connecting}, changer{e}, removing, nodes{connecting}, importer{connecting}, snapshots, backups}
 }
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }

@@ -251,12 +251,16 @@ func (e *endpoint) placed(connected Connected, err error) (Connected, error) {
 }
 
 // maker creates and connects a claim's volume.
-type maker struct{ finder }
+type maker struct {
+	finder
+	backups *snapshots
+}
 
 type makingRequests interface {
 	volumeRequests
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	FailureReason(ctx context.Context, id string) string
+	ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
 func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
@@ -265,6 +269,11 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	for range maxMoves {
+		if stamps.IsUnstamped(v) {
+			if v, err = e.stampAgain(ctx, v, spec); err != nil {
+				return Connected{}, err
+			}
+		}
 		next := steps.StepToConnect(v, stamps.WorkflowOf(v))
 		if spec.CSI {
 			next = steps.StepToAttachable(v)
@@ -357,22 +366,10 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 		if err != nil {
 			return cinder.WithoutEffect(err)
 		}
-		metadata := spec.Stamp.Metadata(spec.Metadata)
-		metadata[stamps.KeyRequest] = spec.request()
-		metadata[stamps.KeyRequestedAt] = client.Now().UTC().Format(time.RFC3339)
-		if workflow == cinder.WorkflowAttachment {
-			metadata[stamps.KeyWorkflow] = string(workflow)
+		if spec.CSI && workflow != cinder.WorkflowAttachment {
+			return e.needsAttachments()
 		}
-		if spec.Block {
-			metadata[stamps.KeyVolumeMode] = stamps.VolumeModeBlock
-		}
-		if spec.CSI {
-			if workflow != cinder.WorkflowAttachment {
-				return e.needsAttachments()
-			}
-			metadata[stamps.KeyMode] = stamps.ModeCSI
-			stamps.RecordFilesystems(metadata, spec.FilesystemUUIDs)
-		}
+		metadata := spec.metadata(workflow, client.Now())
 		if key != "" {
 			stamps.InheritEncryption(metadata, source)
 			metadata[stamps.KeyEncryption] = key
@@ -381,6 +378,8 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 		switch source := spec.Source; {
 		case source.Volume != nil:
 			wanted.SourceVolumeID = source.Volume.VolumeID
+		case source.backupID() != "":
+			wanted.BackupID, wanted.Description = source.backupID(), spec.Stamp.RestoredFrom(source.backupID())
 		case source.Snapshot != nil:
 			wanted.SnapshotID = source.Snapshot.SnapshotID
 		}
@@ -394,6 +393,41 @@ func (e maker) create(ctx context.Context, spec Spec) (v cinder.Volume, err erro
 		return cinder.Volume{}, err
 	}
 	return v, e.correctRequestTime(ctx, v)
+}
+
+// metadata returns the metadata of a new volume, without the record of a key.
+func (s Spec) metadata(workflow cinder.Workflow, requested time.Time) map[string]string {
+	metadata := s.Stamp.Metadata(s.Metadata)
+	metadata[stamps.KeyRequest] = s.request()
+	metadata[stamps.KeyRequestedAt] = requested.UTC().Format(time.RFC3339)
+	if workflow == cinder.WorkflowAttachment {
+		metadata[stamps.KeyWorkflow] = string(workflow)
+	}
+	if s.Block {
+		metadata[stamps.KeyVolumeMode] = stamps.VolumeModeBlock
+	}
+	if s.CSI {
+		metadata[stamps.KeyMode] = stamps.ModeCSI
+		stamps.RecordFilesystems(metadata, s.FilesystemUUIDs)
+	}
+	return metadata
+}
+
+// stampAgain writes the stamp on a volume that Cinder restored from a backup, together with
+// the metadata of the volume that was backed up; see stamps.Settled. The encryption of a
+// source is refused, so there is no record of a key.
+func (e maker) stampAgain(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
+	err := change(ctx, e.session, nil, func(ctx context.Context, client makingRequests) error {
+		workflow, err := client.Workflow(ctx)
+		if err != nil {
+			return cinder.WithoutEffect(err)
+		}
+		return client.ReplaceMetadata(ctx, v.ID, spec.metadata(workflow, v.CreatedAt))
+	})
+	if err != nil {
+		return cinder.Volume{}, fmt.Errorf("volume %s was restored from a backup and cannot be stamped again: %w", v.ID, err)
+	}
+	return e.get(ctx, v.ID)
 }
 
 // correctRequestTime corrects the request time on a volume that looks like a copy in the
@@ -411,7 +445,14 @@ func (e maker) correctRequestTime(ctx context.Context, v cinder.Volume) error {
 // claim's only one.
 func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
 	stamp := spec.Stamp
-	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, e.timeouts().Create)
+	timeout, backup := e.timeouts().Create, spec.Source.backupID()
+	if backup != "" {
+		timeout = patience
+	}
+	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, timeout)
+	if backup != "" && cinder.IsKind(err, KindTimeout) {
+		err = e.failure(KindPending, "volume %s is being restored from backup %s, which may take hours", v.ID, backup)
+	}
 	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
 		return e.look(ctx, stamp, spec.Connector, spec.Permit)
 	}

@@ -34,6 +34,8 @@ var (
 	_ nodeRequests       = loggedIn{}
 	_ changeRequests     = loggedIn{}
 	_ snapshotRequests   = loggedIn{}
+	_ snapshotCreation   = loggedIn{}
+	_ backupRequests     = loggedIn{}
 	_ encryptionRequests = loggedIn{}
 )
 

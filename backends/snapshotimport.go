@@ -31,7 +31,7 @@ type SnapshotImport struct {
 
 // AllSnapshots lists the snapshots of the backend's project, regardless of owner.
 func (l Snapshots) AllSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshots.taken.all(ctx)
+	return l.of(l.current()).taken.all(ctx)
 }
 
 // ImportableSnapshot returns an error unless a snapshot may be imported under a stamp in
@@ -39,7 +39,7 @@ func (l Snapshots) AllSnapshots(ctx context.Context) ([]cinder.Snapshot, error) 
 // carries that of another VolumeSnapshot of this cluster, which was ready once. Only
 // Kubernetes knows whether anything still needs the snapshot.
 func (l Snapshots) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
-	return l.current().snapshots.importableSnapshot(s, stamp)
+	return l.of(l.current()).importableSnapshot(s, stamp)
 }
 
 func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
@@ -47,14 +47,14 @@ func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot)
 	switch {
 	case stamp.Owns(s), other.Cluster == "":
 	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
-		return e.failure(KindNotOurs, "snapshot %s carries the stamp of cluster %q, VolumeSnapshot %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume snapshot unset --property %s %s",
-			s.ID, other.Cluster, other.Namespace, other.Snapshot, stamps.KeyCluster, s.ID)
+		return e.failure(KindNotOurs, "%s carries the stamp of cluster %q, VolumeSnapshot %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume %s unset --property %s %s",
+			e.name(s.ID), other.Cluster, other.Namespace, other.Snapshot, e.taken.kind.noun, stamps.KeyCluster, cinderID(s.ID))
 	case !stamps.WasRecorded(s):
 		// Until it is recorded, a snapshot belongs to the leader, which may be removing it.
-		return e.failure(KindNotOurs, "snapshot %s was taken for VolumeSnapshot %s/%s and was never ready; the program or its audit will remove it", s.ID, other.Namespace, other.Snapshot)
+		return e.failure(KindNotOurs, "%s was taken for VolumeSnapshot %s/%s and was never ready; the program or its audit will remove it", e.name(s.ID), other.Namespace, other.Snapshot)
 	}
 	if s.Status != cinder.StatusAvailable {
-		return e.failure(cinder.KindConflict, "snapshot %s is %s, and only an available one can be imported", s.ID, s.Status)
+		return e.failure(cinder.KindConflict, "%s is %s, and only an available one can be imported", e.name(s.ID), s.Status)
 	}
 	return nil
 }
@@ -67,14 +67,14 @@ func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot)
 func (l Snapshots) ImportSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	// The lock is by snapshot: of two contents that name it, the second must see the
 	// first one's stamp.
-	return serialized(ctx, l.Lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return at.snapshots.importSnapshot(ctx, spec) })
+	return serialized(ctx, l.Lifecycle, "import of snapshot "+spec.SnapshotID, func(at *owners) (cinder.Snapshot, error) { return l.of(at).importSnapshot(ctx, spec) })
 }
 
 func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (cinder.Snapshot, error) {
 	s, err := e.taken.get(ctx, spec.SnapshotID)
 	// By now the endpoint knows its place, which does not change.
 	if here := e.place(); err == nil && here != spec.Place {
-		err = e.elsewhere("snapshot %s was to be imported at %s, but the backend points to %s", spec.SnapshotID, spec.Place, here)
+		err = e.elsewhere("%s was to be imported at %s, but the backend points to %s", e.name(spec.SnapshotID), spec.Place, here)
 	}
 	if err != nil {
 		return cinder.Snapshot{}, err
@@ -91,7 +91,7 @@ func (e *snapshots) importSnapshot(ctx context.Context, spec SnapshotImport) (ci
 		return cinder.Snapshot{}, err
 	}
 	if !spec.Stamp.Owns(s) {
-		return cinder.Snapshot{}, e.failure(KindNotOurs, "snapshot %s was stamped by another import at the same time: %s; it is not imported", s.ID, stamps.OfSnapshot(s).Describe())
+		return cinder.Snapshot{}, e.failure(KindNotOurs, "%s was stamped by another import at the same time: %s; it is not imported", e.name(s.ID), stamps.OfSnapshot(s).Describe())
 	}
 	if err := e.importableSnapshot(s, spec.Stamp); err != nil {
 		return cinder.Snapshot{}, err
@@ -121,11 +121,8 @@ func (e *snapshots) writeSnapshotStamp(ctx context.Context, s cinder.Snapshot, s
 	case stamps.IsCSISnapshot(s):
 		metadata[stamps.KeyMode] = ""
 	}
-	err := change(ctx, e.session, permissionOf(ctx, spec.Permit), func(ctx context.Context, client snapshotRequests) error {
-		return client.UpdateSnapshotMetadata(ctx, s.ID, metadata)
-	})
-	if err != nil {
-		return fmt.Errorf("snapshot %s cannot be stamped: %w", s.ID, err)
+	if err := e.writeMetadata(ctx, permissionOf(ctx, spec.Permit), s.ID, metadata); err != nil {
+		return fmt.Errorf("%s cannot be stamped: %w", e.name(s.ID), err)
 	}
 	return nil
 }

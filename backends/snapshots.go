@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// SnapshotSpec is the snapshot that a VolumeSnapshot wants.
+// SnapshotSpec is the snapshot, or the backup, that a VolumeSnapshot wants.
 type SnapshotSpec struct {
 	Name     string            // derived from the VolumeSnapshot's UID
 	Metadata map[string]string // the operator's; the stamp is added
@@ -23,6 +24,11 @@ type SnapshotSpec struct {
 	Place cinder.Place
 	// CSI marks the snapshot as the CSI driver's; see IsCSISnapshot.
 	CSI bool
+	// Incremental asks for a backup of only what has changed since an earlier one.
+	Incremental bool
+
+	// forBackup means that a backup is to be made from the snapshot.
+	forBackup bool
 }
 
 // SnapshotTarget is a snapshot to remove, with the proof that it may be removed.
@@ -38,20 +44,37 @@ type SnapshotTarget struct {
 	Unrecorded bool
 }
 
-// Snapshots manages the snapshots of one backend besides its volumes.
-type Snapshots struct{ *Lifecycle }
-
-// Snapshots returns what manages the backend's snapshots.
-func (l *Lifecycle) Snapshots() Snapshots { return Snapshots{l} }
-
-// snapshots owns the snapshots at an endpoint.
-type snapshots struct {
-	*endpoint
-	taken *stock[cinder.Snapshot]
+// Snapshots manages the snapshots of one backend besides its volumes, or its backups.
+type Snapshots struct {
+	*Lifecycle
+	of func(*owners) *snapshots
 }
 
-type snapshotRequests interface {
+// Snapshots returns what manages the backend's snapshots.
+func (l *Lifecycle) Snapshots() Snapshots {
+	return Snapshots{l, func(at *owners) *snapshots { return at.snapshots }}
+}
+
+// snapshots owns the snapshots at an endpoint, or the backups.
+type snapshots struct {
+	*endpoint
+	taken    *stock[cinder.Snapshot]
+	requests func(client Cinder) snapshotRequests
+	// service is the one whose log says why something failed.
+	service string
+
+	// source owns the snapshots from which backups are made; nil if these are no backups.
+	source *snapshots
+	// failed is the set of VolumeSnapshots whose last incremental backup failed, by UID.
+	failed sync.Map
+}
+
+type snapshotCreation interface {
 	CreateSnapshot(ctx context.Context, request cinder.NewSnapshot) (cinder.Snapshot, error)
+}
+
+// snapshotRequests are the requests about what exists.
+type snapshotRequests interface {
 	Snapshot(ctx context.Context, id string) (cinder.Snapshot, error)
 	ListSnapshots(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
 	DeleteSnapshot(ctx context.Context, id string) error
@@ -59,13 +82,19 @@ type snapshotRequests interface {
 }
 
 func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
-	return &snapshots{at, newStock(l, at, kind[cinder.Snapshot]{
-		noun: "snapshot", owner: "VolumeSnapshot",
+	e := &snapshots{endpoint: at, service: "cinder-volume", requests: func(client Cinder) snapshotRequests { return client.(snapshotRequests) }}
+	e.taken = newSnapshotStock(l, at, "snapshot", e.requests)
+	return e
+}
+
+func newSnapshotStock(l *Lifecycle, at *endpoint, noun string, requests func(client Cinder) snapshotRequests) *stock[cinder.Snapshot] {
+	return newStock(l, at, kind[cinder.Snapshot]{
+		noun: noun, owner: "VolumeSnapshot",
 		read: func(ctx context.Context, client Cinder, id string) (cinder.Snapshot, error) {
-			return client.(snapshotRequests).Snapshot(ctx, id)
+			return requests(client).Snapshot(ctx, id)
 		},
 		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
-			return client.(snapshotRequests).ListSnapshots(ctx, query, yield)
+			return requests(client).ListSnapshots(ctx, query, yield)
 		},
 		ownerOf: func(s cinder.Snapshot) string {
 			if s.Metadata[stamps.KeyCluster] != at.cluster {
@@ -74,14 +103,14 @@ func newSnapshots(l *Lifecycle, at *endpoint) *snapshots {
 			return s.Metadata[stamps.KeySnapshotUID]
 		},
 		share: stamps.ShareSnapshot,
-	})}
+	})
 }
 
 // TakeSnapshot creates the snapshot that a VolumeSnapshot wants, or adopts one from an
 // earlier attempt, and waits until it is available. The error is KindElsewhere if the
 // backend points to another place.
 func (l Snapshots) TakeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	return serialized(ctx, l.Lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return at.snapshots.takeSnapshot(ctx, spec) })
+	return serialized(ctx, l.Lifecycle, spec.Stamp.Key(), func(at *owners) (cinder.Snapshot, error) { return l.of(at).takeSnapshot(ctx, spec) })
 }
 
 func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
@@ -100,20 +129,16 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 			return cinder.Snapshot{}, err
 		}
 		if s.ID == "" {
-			s, err = e.createSnapshot(ctx, spec)
+			s, err = e.create(ctx, spec)
 			continue
 		}
 		switch s.Status {
-		case cinder.StatusAvailable:
-			return s, nil
+		case cinder.StatusAvailable, cinder.StatusBackupRestoring:
+			return s, e.removeSource(ctx, spec)
 		case cinder.StatusCreating, cinder.StatusDeleting:
 			waitedFor := s
 			var gone bool
-			timeout := e.timeouts().Create
-			if s.Status == cinder.StatusDeleting {
-				timeout = e.timeouts().Delete
-			}
-			if s, gone, err = e.taken.watcher.Await(ctx, s.ID, s.Status, timeout); gone {
+			if s, gone, err = e.await(ctx, s); gone {
 				e.taken.forget(spec.Stamp.SnapshotUID, waitedFor.ID)
 				e.taken.known.Doubt(spec.Stamp.SnapshotUID)
 				s, err = e.lookForSnapshot(ctx, spec)
@@ -121,18 +146,55 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 		case cinder.StatusError:
 			return cinder.Snapshot{}, e.discardSnapshot(ctx, s, spec)
 		default:
-			return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s is %s; waiting for that operation to finish", s.ID, s.Status)
+			return cinder.Snapshot{}, e.failure(cinder.KindConflict, "%s is %s; waiting for that operation to finish", e.name(s.ID), s.Status)
 		}
 	}
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", s.ID)
+	return cinder.Snapshot{}, e.failure(cinder.KindConflict, "%s keeps changing state; something else is modifying it", e.name(s.ID))
+}
+
+// name names a snapshot or a backup in a message, as Cinder knows it.
+func (e *snapshots) name(id string) string { return e.taken.kind.noun + " " + cinderID(id) }
+
+// await waits until a snapshot that is being created or deleted no longer is, and for a
+// backup only with patience.
+func (e *snapshots) await(ctx context.Context, s cinder.Snapshot) (after cinder.Snapshot, gone bool, err error) {
+	switch {
+	case s.Status == cinder.StatusDeleting:
+		return e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Delete)
+	case e.source == nil:
+		return e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
+	}
+	after, gone, err = e.taken.watcher.Await(ctx, s.ID, s.Status, patience)
+	if cinder.IsKind(err, KindTimeout) {
+		err = e.failure(KindPending, "%s is being made, which may take hours", e.name(s.ID))
+	}
+	return after, gone, err
+}
+
+// create requests what the spec wants.
+func (e *snapshots) create(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
+	if e.source != nil {
+		return e.createBackup(ctx, spec)
+	}
+	return e.createSnapshot(ctx, spec)
+}
+
+// removeSource removes the snapshot from which a backup was made.
+func (e *snapshots) removeSource(ctx context.Context, spec SnapshotSpec) error {
+	if e.source == nil {
+		return nil
+	}
+	e.failed.Delete(spec.Stamp.SnapshotUID)
+	_, err := e.source.abandon(ctx, SnapshotTarget{Stamp: spec.Stamp, Place: spec.Place, Unrecorded: true})
+	return err
 }
 
 func (e *snapshots) mustTakeAt(wanted cinder.Place) error {
 	if here := e.place(); here != wanted {
-		return e.elsewhere("the snapshot was to be taken at %s, but the backend points to %s", wanted, here)
+		return e.elsewhere("the %s was to be taken at %s, but the backend points to %s", e.taken.kind.noun, wanted, here)
 	}
 	return nil
 }
@@ -163,13 +225,13 @@ func (e *snapshots) keepOneSnapshot(ctx context.Context, found []cinder.Snapshot
 	if len(recorded) > 1 {
 		// A user must delete all but one, which only another listing shows.
 		e.taken.known.Doubt(spec.Stamp.SnapshotUID)
-		return "", e.failure(KindRecorded, "snapshots %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", strings.Join(recorded, ", "))
+		return "", e.failure(KindRecorded, "%ss %s of one VolumeSnapshot were all recorded; keep one and delete the others by hand", e.taken.kind.noun, strings.Join(recorded, ", "))
 	}
 	for _, s := range found {
 		if s.ID == id {
 			continue
 		}
-		e.logger.Warn("Removing a duplicate snapshot of one VolumeSnapshot", "snapshot", s.ID, "kept", id, "status", s.Status)
+		e.logger.Warn("Removing a duplicate "+e.taken.kind.noun+" of one VolumeSnapshot", "id", s.ID, "kept", id, "status", s.Status)
 		if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
 			if cinder.IsKind(err, KindRecorded) {
 				// It was marked after the listing.
@@ -188,6 +250,11 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
+	if spec.forBackup {
+		if err := e.refuseBackup(source); err != nil {
+			return cinder.Snapshot{}, err
+		}
+	}
 	metadata := spec.Stamp.Metadata(spec.Metadata)
 	if spec.CSI {
 		metadata[stamps.KeyMode] = stamps.ModeCSI
@@ -195,7 +262,7 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 	stamps.InheritEncryption(metadata, source.Metadata)
 	uid := spec.Stamp.SnapshotUID
 	e.taken.known.Doubt(uid)
-	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotRequests) (err error) {
+	err = change(ctx, e.session, spec.Source.Permit.on(ctx, source), func(ctx context.Context, client snapshotCreation) (err error) {
 		s, err = client.CreateSnapshot(ctx, cinder.NewSnapshot{Name: spec.Name, VolumeID: source.ID, Metadata: metadata})
 		return err
 	})
@@ -208,12 +275,16 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 // worth a repair.
 func (e *snapshots) discardSnapshot(ctx context.Context, s cinder.Snapshot, spec SnapshotSpec) error {
 	if stamps.WasRecorded(s) {
-		return e.failure(KindVolumeFailed, "snapshot %s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", s.ID)
+		return e.failure(KindVolumeFailed, "%s went to error after it was recorded, so it is kept; an OpenStack administrator must repair it, or delete the VolumeSnapshot", e.name(s.ID))
 	}
 	if err := e.removeSnapshot(ctx, SnapshotTarget{SnapshotID: s.ID, Stamp: spec.Stamp, Place: e.place(), Unrecorded: true}); err != nil {
-		return fmt.Errorf("snapshot %s went to error and cannot be removed: %w", s.ID, err)
+		return fmt.Errorf("%s went to error and cannot be removed: %w", e.name(s.ID), err)
 	}
-	return e.failure(KindVolumeFailed, "snapshot %s went to error and was removed; see the log of cinder-volume", s.ID)
+	e.logger.Warn("A "+e.taken.kind.noun+" went to error and was removed", "id", s.ID, "reason", s.FailReason)
+	if s.Incremental {
+		e.failed.Store(spec.Stamp.SnapshotUID, true)
+	}
+	return e.failure(KindVolumeFailed, "%s went to error and was removed; see the log of %s", e.name(s.ID), e.service)
 }
 
 // MarkSnapshot marks a snapshot as recorded, before a VolumeSnapshotContent names it.
@@ -222,8 +293,12 @@ func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 	if stamps.WasRecorded(s) {
 		return nil
 	}
-	return change(ctx, l.current().session, nil, func(ctx context.Context, client snapshotRequests) error {
-		return client.UpdateSnapshotMetadata(ctx, s.ID, map[string]string{stamps.KeyRecorded: "true"})
+	return l.of(l.current()).writeMetadata(ctx, nil, s.ID, map[string]string{stamps.KeyRecorded: "true"})
+}
+
+func (e *snapshots) writeMetadata(ctx context.Context, permitted permission, id string, metadata map[string]string) error {
+	return change(ctx, e.session, permitted, func(ctx context.Context, client Cinder) error {
+		return e.requests(client).UpdateSnapshotMetadata(ctx, id, metadata)
 	})
 }
 
@@ -231,7 +306,7 @@ func (l Snapshots) MarkSnapshot(ctx context.Context, s cinder.Snapshot) error {
 // none; the target has no ID. It returns the IDs of those that it kept, because
 // they were recorded and the target is Unrecorded.
 func (l Snapshots) AbandonSnapshots(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
-	return serialized(ctx, l.Lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.snapshots.abandon(ctx, target) })
+	return serialized(ctx, l.Lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return l.of(at).abandon(ctx, target) })
 }
 
 func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []string, err error) {
@@ -241,7 +316,7 @@ func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []
 		return nil, err
 	}
 	if here := e.place(); target.Place != here {
-		return nil, e.elsewhere("the snapshot of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", target.Stamp.SnapshotUID, target.Place, here)
+		return nil, e.elsewhere("the %s of VolumeSnapshot UID %q was to be made at %s, but the backend points to %s", e.taken.kind.noun, target.Stamp.SnapshotUID, target.Place, here)
 	}
 	if id, _ := e.taken.known.Of(target.Stamp.SnapshotUID); id != "" && !slices.ContainsFunc(found, func(s cinder.Snapshot) bool { return s.ID == id }) {
 		found = append(found, cinder.Snapshot{ID: id})
@@ -255,13 +330,17 @@ func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []
 			return nil, err
 		}
 	}
-	return kept, nil
+	if e.source != nil {
+		target.Unrecorded = true
+		_, err = e.source.abandon(ctx, target)
+	}
+	return kept, err
 }
 
 // RemoveSnapshot deletes a snapshot, in any state, and waits until it is gone. It
 // does nothing to a snapshot whose stamp does not match (KindNotOurs).
 func (l Snapshots) RemoveSnapshot(ctx context.Context, target SnapshotTarget) error {
-	return l.serialized(ctx, target.Stamp.Key(), func(at *owners) error { return at.snapshots.removeSnapshot(ctx, target) })
+	return l.serialized(ctx, target.Stamp.Key(), func(at *owners) error { return l.of(at).removeSnapshot(ctx, target) })
 }
 
 func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) error {
@@ -270,7 +349,7 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		switch {
 		case cinder.IsKind(err, cinder.KindNotFound):
 			if here := e.place(); target.Place != here {
-				return e.elsewhere("snapshot %s was recorded at %s, but the backend points to %s, where it does not exist", target.SnapshotID, target.Place, here)
+				return e.elsewhere("%s was recorded at %s, but the backend points to %s, where it does not exist", e.name(target.SnapshotID), target.Place, here)
 			}
 			e.taken.forgetOne(target.Stamp.SnapshotUID, target.SnapshotID)
 			return nil
@@ -279,15 +358,20 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		case !target.Stamp.Owns(s):
 			return e.snapshotNotOurs(s, target.Stamp)
 		case target.Unrecorded && stamps.WasRecorded(s):
-			return e.failure(KindRecorded, "snapshot %s was recorded in a VolumeSnapshotContent; it is not touched", s.ID)
+			return e.failure(KindRecorded, "%s was recorded in a VolumeSnapshotContent; it is not touched", e.name(s.ID))
 		}
 		// It was seen here, so its absence here is proof from now on.
 		target.Place = e.place()
 		switch s.Status {
 		case cinder.StatusCreating:
-			_, _, err = e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
+			_, _, err = e.await(ctx, s)
 		case cinder.StatusAvailable, cinder.StatusError:
-			err = change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client snapshotRequests) error { return client.DeleteSnapshot(ctx, s.ID) })
+			if s.HasDependents {
+				return e.failure(KindHasBackups, "incremental backups depend on %s; it is deleted after them", e.name(s.ID))
+			}
+			err = change(ctx, e.session, permissionOf(ctx, target.Permit), func(ctx context.Context, client Cinder) error {
+				return e.requests(client).DeleteSnapshot(ctx, s.ID)
+			})
 			if err == nil {
 				err = e.awaitSnapshotGone(ctx, s.ID, true)
 			} else {
@@ -296,46 +380,52 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		case cinder.StatusDeleting:
 			err = e.awaitSnapshotGone(ctx, s.ID, false)
 		case cinder.StatusErrorDeleting:
-			err = e.failure(KindVolumeFailed, "the storage backend failed to delete snapshot %s (error_deleting); an OpenStack administrator must repair it and run: cinder snapshot-reset-state --state available %s", s.ID, s.ID)
+			err = e.failure(KindVolumeFailed, "the storage backend failed to delete %s (error_deleting); an OpenStack administrator must repair it and run: cinder %s-reset-state --state available %s", e.name(s.ID), e.taken.kind.noun, cinderID(s.ID))
 		default:
-			err = e.failure(cinder.KindConflict, "snapshot %s is %s; waiting for that operation to finish", s.ID, s.Status)
+			err = e.failure(cinder.KindConflict, "%s is %s; waiting for that operation to finish", e.name(s.ID), s.Status)
 		}
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
 			return err
 		}
 	}
-	return e.failure(cinder.KindConflict, "snapshot %s keeps changing state; something else is modifying it", target.SnapshotID)
+	return e.failure(cinder.KindConflict, "%s keeps changing state; something else is modifying it", e.name(target.SnapshotID))
 }
 
 func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {
-	return e.failure(KindNotOurs, "snapshot %s is stamped %s, expected %s; it is not touched", s.ID, stamps.OfSnapshot(s).Describe(), expected.Describe())
+	return e.failure(KindNotOurs, "%s is stamped %s, expected %s; it is not touched", e.name(s.ID), stamps.OfSnapshot(s).Describe(), expected.Describe())
 }
 
 // awaitSnapshotGone waits for the end of a deletion that Cinder has accepted, just now or
 // earlier.
 func (e *snapshots) awaitSnapshotGone(ctx context.Context, id string, now bool) error {
 	s, gone, err := e.taken.awaitGone(ctx, id, now)
-	if err != nil || gone || s.Status != cinder.StatusAvailable {
+	switch {
+	case err != nil || gone:
 		return err
+	case s.Status == cinder.StatusError && e.source != nil:
+		e.logger.Warn("Cinder failed to delete a backup", "id", s.ID, "reason", s.FailReason)
+		return e.failure(KindVolumeFailed, "Cinder failed to delete %s; see the log of %s", e.name(s.ID), e.service)
+	case s.Status != cinder.StatusAvailable:
+		return nil
 	}
 	// Cinder's RBD driver does this to a snapshot from which a volume was made.
-	return e.failure(KindInUse, "Cinder canceled the deletion of snapshot %s: volumes that were made from it depend on it", id)
+	return e.failure(KindInUse, "Cinder canceled the deletion of %s: volumes that were made from it depend on it", e.name(id))
 }
 
 // Snapshots lists the cluster's snapshots as of the last complete listing of this
 // term. It costs requests only the first time.
 func (l Snapshots) Snapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshots.taken.inventory.All(ctx, time.Time{})
+	return l.of(l.current()).taken.inventory.All(ctx, time.Time{})
 }
 
 // RelistSnapshots lists the cluster's snapshots again.
 func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error) {
-	return l.current().snapshots.taken.inventory.All(ctx, time.Now())
+	return l.of(l.current()).taken.inventory.All(ctx, time.Now())
 }
 
 // FindSnapshot reads a snapshot by its ID, regardless of owner.
 func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
-	return l.current().snapshots.taken.find(ctx, id)
+	return l.of(l.current()).taken.find(ctx, id)
 }
 
 // snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's

@@ -9,7 +9,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// Source is the volume or snapshot from which a new volume's content is copied, with the
+// Source is the volume, snapshot or backup from which a new volume's content is copied, with the
 // proof that it belongs to this cluster; zero for an empty volume.
 type Source struct {
 	Volume   *Target
@@ -27,6 +27,14 @@ func (s Source) String() string {
 	return ""
 }
 
+// backupID returns Cinder's ID of the backup whose content is copied; empty if it is none.
+func (s Source) backupID() string {
+	if s.Snapshot == nil || !IsBackup(s.Snapshot.SnapshotID) {
+		return ""
+	}
+	return cinderID(s.Snapshot.SnapshotID)
+}
+
 // checkSource returns the source's metadata, and an error unless the source carries the
 // expected stamp: a project may contain volumes of other clusters and of users. Cinder
 // copies a volume within its zone, which the new volume must be able to use.
@@ -39,16 +47,23 @@ func (e maker) checkSource(ctx context.Context, spec Spec) (metadata map[string]
 		}
 		return v.Metadata, e.checkSourceZone(v, spec)
 	case source.Snapshot != nil:
-		s, err := e.snapshots.taken.get(ctx, source.Snapshot.SnapshotID)
+		from, isBackup := e.snapshots, IsBackup(source.Snapshot.SnapshotID)
+		if isBackup {
+			from = e.backups
+		}
+		s, err := from.taken.get(ctx, source.Snapshot.SnapshotID)
+		if here := e.place(); isBackup && source.Snapshot.Place != here {
+			return nil, e.elsewhere("%s is at %s, but the backend points to %s", from.name(source.Snapshot.SnapshotID), source.Snapshot.Place, here)
+		}
 		switch {
 		case err != nil:
 			return nil, err
 		case !source.Snapshot.Stamp.Owns(s):
-			return nil, e.snapshots.snapshotNotOurs(s, source.Snapshot.Stamp)
+			return nil, from.snapshotNotOurs(s, source.Snapshot.Stamp)
 		case s.Status != cinder.StatusAvailable:
-			return nil, e.failure(cinder.KindConflict, "snapshot %s is %s; waiting until it is available", s.ID, s.Status)
+			return nil, e.failure(cinder.KindConflict, "%s is %s; waiting until it is available", from.name(s.ID), s.Status)
 		}
-		if len(spec.Zones) == 0 {
+		if len(spec.Zones) == 0 || isBackup {
 			return s.Metadata, nil
 		}
 		v, err := e.get(ctx, s.VolumeID)

@@ -12,7 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/watch"
 )
 
-// stock holds the volumes or the snapshots at an endpoint: how they are read, and what
+// stock holds the volumes, the snapshots or the backups at an endpoint: how they are read, and what
 // the term knows about them.
 type stock[T cinder.Object] struct {
 	kind kind[T]
@@ -25,7 +25,7 @@ type stock[T cinder.Object] struct {
 	shown atomic.Bool
 }
 
-// kind describes volumes or snapshots.
+// kind describes volumes, snapshots or backups.
 type kind[T cinder.Object] struct {
 	// noun and owner name an object and its owner in errors.
 	noun, owner string
@@ -36,6 +36,8 @@ type kind[T cinder.Object] struct {
 	share   func(T, map[string]string) T
 	// observe is that of watch.Options; it may be nil.
 	observe func(page []T)
+	// settled returns an object as every reader must see it; it may be nil.
+	settled func(T) T
 }
 
 func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[T] {
@@ -61,6 +63,7 @@ func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[
 func (s *stock[T]) get(ctx context.Context, id string) (object T, err error) {
 	err = read(ctx, s.at.session, func(ctx context.Context, client Cinder) (err error) {
 		object, err = s.kind.read(ctx, client, id)
+		object = s.settled(object)
 		return err
 	})
 	if err == nil {
@@ -86,8 +89,9 @@ func (s *stock[T]) list(ctx context.Context, query cinder.Query, yield func([]T)
 	query.Keep = stamps.IsOurKey
 	return listForAll(ctx, s.at.session, func(ctx context.Context, client Cinder) error {
 		return s.kind.list(ctx, client, query, func(page []T) bool {
-			for _, object := range page {
-				s.note(object)
+			for i := range page {
+				page[i] = s.settled(page[i])
+				s.note(page[i])
 			}
 			return yield(page)
 		})
@@ -99,11 +103,20 @@ func (s *stock[T]) all(ctx context.Context) (all []T, err error) {
 	err = listForAll(ctx, s.at.session, func(ctx context.Context, client Cinder) error {
 		all = nil // a new login may restart the listing
 		return s.kind.list(ctx, client, cinder.Query{PageSize: 1000}, func(page []T) bool {
-			all = append(all, page...)
+			for _, object := range page {
+				all = append(all, s.settled(object))
+			}
 			return true
 		})
 	})
 	return all, err
+}
+
+func (s *stock[T]) settled(object T) T {
+	if s.kind.settled == nil {
+		return object
+	}
+	return s.kind.settled(object)
 }
 
 func (s *stock[T]) note(object T) {

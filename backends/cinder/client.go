@@ -39,6 +39,7 @@ type Client struct {
 	actionClient
 	attachmentClient
 	snapshotClient
+	backupClient
 	projectClient
 	encryptionClient
 }
@@ -49,13 +50,14 @@ type (
 	actionClient     struct{ *requests }
 	attachmentClient struct{ *requests }
 	snapshotClient   struct{ objects[Snapshot] }
+	backupClient     struct{ objects[Snapshot] }
 	projectClient    struct{ *requests }
 	encryptionClient struct{ *requests }
 )
 
 func newClient(of *connection, admission turns.Admission) *Client {
 	r := &requests{of, admission}
-	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, projectClient{r}, encryptionClient{r}}
+	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, backupClient{backupsOf(r)}, projectClient{r}, encryptionClient{r}}
 }
 
 // requests makes the requests of a client.
@@ -113,16 +115,21 @@ type request struct {
 }
 
 func (c *requests) send(ctx context.Context, r request) error {
-	options := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.answer, OkCodes: r.codes}
-	if r.minor > 0 {
-		options.MoreHeaders = map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", r.minor)}
-	}
+	options := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.answer, OkCodes: r.codes, MoreHeaders: microversion(r.minor)}
 	address := c.service.ServiceURL(r.path...)
 	if r.query != nil {
 		address += "?" + r.query.Encode()
 	}
 	_, err := c.service.Request(c.outgoing(ctx, r.operation), cmp.Or(r.method, http.MethodGet), address, options)
 	return translate(c.backend, r.operation, err)
+}
+
+// microversion returns the header that asks for the microversion 3.minor, if that is not 0.
+func microversion(minor int) map[string]string {
+	if minor == 0 {
+		return nil
+	}
+	return map[string]string{"OpenStack-API-Version": fmt.Sprintf("volume 3.%d", minor)}
 }
 
 // about sends a request about the object with an ID, which must be usable in the path.
@@ -134,10 +141,10 @@ func (c *requests) about(ctx context.Context, id string, r request) error {
 }
 
 // stream reads an answer field by field. read takes the field's value from the decoder.
-func (c *requests) stream(ctx context.Context, operation, address string, read func(decoder *json.Decoder, key string) error) error {
+func (c *requests) stream(ctx context.Context, operation, address string, minor int, read func(decoder *json.Decoder, key string) error) error {
 	ctx = withExchange(c.outgoing(ctx, operation), func(e *exchange) { e.page = true })
 	response, err := c.service.Request(ctx, http.MethodGet, address,
-		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true})
+		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK}, KeepResponseBody: true, MoreHeaders: microversion(minor)})
 	if err != nil {
 		return translate(c.backend, operation, err)
 	}

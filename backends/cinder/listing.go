@@ -156,7 +156,7 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 	links := 0
 	most := cmp.Or(l.query.PageSize, defaultPageSize)
 	listed, following := false, ""
-	err = l.stream(ctx, l.operation(), address, func(decoder *json.Decoder, key string) (err error) {
+	err = l.stream(ctx, l.operation(), address, l.minor, func(decoder *json.Decoder, key string) (err error) {
 		switch key {
 		case l.collection():
 			listed, err = jsonstream.Elements(decoder, func() error {

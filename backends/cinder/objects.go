@@ -8,11 +8,13 @@ import (
 	"slices"
 )
 
-// objects makes the requests that volumes and snapshots have in common.
+// objects makes the requests that volumes, snapshots and backups have in common.
 type objects[T Object] struct {
 	*requests
 	// noun begins the names of operations. With an s, it names the collection.
 	noun string
+	// minor is the microversion 3.minor that the objects need.
+	minor int
 	// read decodes an object; keep is that of a Query. odd means that a field that the
 	// program acts on has a wrong type.
 	read func(decode func(document any) error, keep func(key string) bool) (object T, odd bool, err error)
@@ -21,18 +23,18 @@ type objects[T Object] struct {
 }
 
 func volumesOf(r *requests) objects[Volume] {
-	return objects[Volume]{r, "volume", readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }}
+	return objects[Volume]{r, "volume", 0, readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }}
 }
 
 func snapshotsOf(r *requests) objects[Snapshot] {
-	return objects[Snapshot]{r, "snapshot", readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }}
+	return objects[Snapshot]{r, "snapshot", 0, readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }}
 }
 
-// create requests an object. An answer about one that was not requested would make the
-// program use that one.
-func (o objects[T]) create(ctx context.Context, body any, isWanted func(T) bool) (T, error) {
+// create requests an object, with the microversion 3.minor. An answer about one that was
+// not requested would make the program use that one.
+func (o objects[T]) create(ctx context.Context, minor int, body any, isWanted func(T) bool) (T, error) {
 	var none T
-	r := request{operation: o.noun + ".create", method: http.MethodPost, path: []string{o.noun + "s"}, body: body, codes: []int{http.StatusAccepted}}
+	r := request{operation: o.noun + ".create", method: http.MethodPost, path: []string{o.noun + "s"}, minor: minor, body: body, codes: []int{http.StatusAccepted}}
 	made, err := o.one(ctx, r)
 	if err == nil && !isWanted(made) {
 		return none, o.unusable(r.operation, fmt.Sprintf("the answer is about %s %s, which is not the one requested", o.noun, IDOf(made)))
@@ -44,7 +46,7 @@ func (o objects[T]) create(ctx context.Context, body any, isWanted func(T) bool)
 // of all projects confirms it.
 func (o objects[T]) get(ctx context.Context, id string) (T, error) {
 	var none T
-	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}}
+	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}, minor: o.minor}
 	if err := o.checkID(r.operation, id); err != nil {
 		return none, err
 	}

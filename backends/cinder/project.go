@@ -164,7 +164,7 @@ func (c projectClient) Quota(ctx context.Context) (ProjectQuota, error) {
 // decoder.
 func (c projectClient) read(ctx context.Context, operation, address, under string, read func(decoder *json.Decoder) error) error {
 	listed := false
-	err := c.stream(ctx, operation, address, func(decoder *json.Decoder, key string) (err error) {
+	err := c.stream(ctx, operation, address, 0, func(decoder *json.Decoder, key string) (err error) {
 		if key != under {
 			return decoder.Decode(&jsonstream.Skipped{})
 		}

@@ -7,20 +7,26 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
 
-// Snapshot is Cinder's record of one snapshot, with the fields that the program
-// needs.
+// Snapshot is Cinder's record of what it keeps of a volume, a snapshot or a backup, with
+// the fields that the program needs.
 type Snapshot struct {
 	ID       string
 	Name     string
 	VolumeID string
 	// Status is one of the statuses that volumes and snapshots share: creating,
 	// available, deleting, error, error_deleting (cinder/objects/fields.py,
-	// SnapshotStatus).
+	// SnapshotStatus), and for a backup restoring (BackupStatus).
 	Status Status
 	// SizeGiB is the size of the volume when the snapshot was made.
 	SizeGiB   int64
 	Metadata  map[string]string
 	CreatedAt time.Time // by the server's clock
+
+	// Incremental means that a backup holds only what has changed since an earlier one;
+	// HasDependents that later ones depend on it. FailReason is why it went to error, for
+	// administrators.
+	Incremental, HasDependents bool
+	FailReason                 string
 }
 
 // State implements Object.
@@ -43,6 +49,11 @@ func readSnapshot(decode func(document any) error, keep func(key string) bool) (
 	if err := decode(&d); err != nil {
 		return Snapshot{}, false, err
 	}
+	s, odd = d.snapshot(keep)
+	return s, odd, nil
+}
+
+func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd bool) {
 	metadata, metadataErr := readMetadata(d.Metadata, keep)
 	if metadataErr != nil {
 		metadata = nil
@@ -56,5 +67,5 @@ func readSnapshot(decode func(document any) error, keep func(key string) bool) (
 		Metadata:  metadata,
 		CreatedAt: parseTime(d.CreatedAt.Value),
 	}
-	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || metadataErr != nil, nil
+	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || metadataErr != nil
 }

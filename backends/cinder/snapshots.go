@@ -31,7 +31,7 @@ func (c snapshotClient) CreateSnapshot(ctx context.Context, wanted NewSnapshot) 
 		// Without it, Cinder refuses a volume in use before microversion 3.66.
 		Force bool `json:"force"`
 	}{wanted, true}
-	return c.create(ctx, map[string]any{"snapshot": forced}, func(s Snapshot) bool {
+	return c.create(ctx, 0, map[string]any{"snapshot": forced}, func(s Snapshot) bool {
 		return s.Name == wanted.Name && s.VolumeID == wanted.VolumeID && hasAll(s.Metadata, wanted.Metadata)
 	})
 }

@@ -12,6 +12,7 @@ import (
 type Volume struct {
 	ID          string
 	Name        string
+	Description string
 	Status      Status
 	SizeGiB     int64
 	Type        string
@@ -81,7 +82,9 @@ const (
 	StatusRetyping       Status = "retyping"
 	StatusMaintenance    Status = "maintenance"
 	StatusRestoring      Status = "restoring-backup"
-	StatusBackingUp      Status = "backing-up"
+	// StatusBackupRestoring is that of a backup whose content a volume gets.
+	StatusBackupRestoring Status = "restoring"
+	StatusBackingUp       Status = "backing-up"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
 	// status or is otherwise odd. Cinder has no such status.
 	StatusUnreadable Status = "unreadable"
@@ -127,6 +130,7 @@ func (c Connector) document() connectorDocument {
 type volumeDocument struct {
 	ID           jsonstream.Text   `json:"id"`
 	Name         jsonstream.Text   `json:"name"`
+	Description  jsonstream.Text   `json:"description"`
 	Status       jsonstream.Text   `json:"status"`
 	Size         jsonstream.Number `json:"size"`
 	Type         jsonstream.Text   `json:"volume_type"`
@@ -153,6 +157,7 @@ func readVolume(decode func(document any) error, keep func(key string) bool) (v 
 	v = Volume{
 		ID:             d.ID.Value,
 		Name:           d.Name.Value,
+		Description:    d.Description.Value,
 		Status:         Status(d.Status.Value),
 		SizeGiB:        d.Size.Value,
 		Type:           d.Type.Value,

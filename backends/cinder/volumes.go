@@ -9,12 +9,13 @@ import (
 
 // The operations that change a volume, as named in metrics.
 const (
-	OperationCreate         = "volume.create"
-	OperationExtend         = "volume.os-extend"
-	OperationMetadata       = "metadata.update"
-	OperationMetadataDelete = "metadata.delete"
-	OperationDelete         = "volume.delete"
-	OperationForceDelete    = "volume.force-delete"
+	OperationCreate          = "volume.create"
+	OperationExtend          = "volume.os-extend"
+	OperationMetadata        = "metadata.update"
+	OperationMetadataDelete  = "metadata.delete"
+	OperationMetadataReplace = "metadata.replace"
+	OperationDelete          = "volume.delete"
+	OperationForceDelete     = "volume.force-delete"
 )
 
 // NewVolume is a create request.
@@ -24,10 +25,13 @@ type NewVolume struct {
 	Type     string            `json:"volume_type,omitempty"`
 	Zone     string            `json:"availability_zone,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
-	// SourceVolumeID or SnapshotID is where the volume's content is copied from; empty
-	// for an empty volume. Both are in the same project.
+	// Description is what Cinder keeps, with the name, when it restores a backup.
+	Description string `json:"description,omitempty"`
+	// SourceVolumeID, SnapshotID or BackupID is where the volume's content is copied from; empty
+	// for an empty volume. All are in the same project.
 	SourceVolumeID string `json:"source_volid,omitempty"`
 	SnapshotID     string `json:"snapshot_id,omitempty"`
+	BackupID       string `json:"backup_id,omitempty"`
 }
 
 // CreateVolume requests a volume; it returns before the volume is available.
@@ -37,7 +41,14 @@ func (c volumeClient) CreateVolume(ctx context.Context, wanted NewVolume) (Volum
 	if wanted.SizeGiB < 1 {
 		return Volume{}, &Error{Backend: c.backend, Operation: OperationCreate, Kind: KindInvalid, Message: fmt.Sprintf("%d GiB is not a valid size", wanted.SizeGiB)}
 	}
-	return c.create(ctx, map[string]any{"volume": wanted}, func(v Volume) bool {
+	minor := 0
+	if wanted.BackupID != "" {
+		minor = microversionRestore
+		if err := c.needs(ctx, OperationCreate, minor, "volumes with the content of a backup"); err != nil {
+			return Volume{}, err
+		}
+	}
+	return c.create(ctx, minor, map[string]any{"volume": wanted}, func(v Volume) bool {
 		return v.Name == wanted.Name && v.SourceVolumeID == wanted.SourceVolumeID && v.SnapshotID == wanted.SnapshotID && hasAll(v.Metadata, wanted.Metadata)
 	})
 }
@@ -67,6 +78,11 @@ func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	r := actionOf(id, "os-force_delete", "")
 	r.operation = OperationForceDelete
 	return c.about(ctx, id, r)
+}
+
+// ReplaceMetadata replaces all metadata of a volume.
+func (c volumeClient) ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error {
+	return c.about(ctx, id, request{operation: OperationMetadataReplace, method: http.MethodPut, path: []string{"volumes", id, "metadata"}, body: map[string]any{"metadata": metadata}, codes: []int{http.StatusOK}})
 }
 
 // UpdateMetadata writes metadata on a volume; other keys stay.

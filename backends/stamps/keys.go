@@ -68,7 +68,7 @@ const (
 // marks.
 func IsOurKey(key string) bool {
 	switch key {
-	case KeyNamespace, KeyClaim, KeyPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode,
+	case KeyNamespace, KeyClaim, KeyPV, cinder.MetadataReadOnly, cinder.MetadataAttachedMode, cinder.MetadataSourceBackup,
 		KeySnapshotNamespace, KeySnapshot, KeySnapshotContent:
 		return true
 	}

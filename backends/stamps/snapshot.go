@@ -16,6 +16,9 @@ const (
 	KeySnapshotContent   = "csi.storage.k8s.io/volumesnapshotcontent/name"
 	// KeyRecorded is written before a VolumeSnapshotContent names the snapshot.
 	KeyRecorded = Prefix + "recorded"
+	// KeyForBackup marks a snapshot that exists only until a backup is made from it. It has
+	// the stamp of the backup.
+	KeyForBackup = Prefix + "for-backup"
 )
 
 // Snapshot identifies the cluster, VolumeSnapshot and VolumeSnapshotContent
@@ -76,6 +79,9 @@ func (s Snapshot) Owns(snapshot cinder.Snapshot) bool {
 // WasRecorded reports whether a VolumeSnapshotContent may name, or have named, the
 // snapshot. A snapshot without the mark was provably never handed out.
 func WasRecorded(s cinder.Snapshot) bool { return s.Metadata[KeyRecorded] != "" }
+
+// IsForBackup reports whether a snapshot exists only until a backup is made from it.
+func IsForBackup(s cinder.Snapshot) bool { return s.Metadata[KeyForBackup] != "" }
 
 // Key identifies operations that must not overlap.
 func (s Snapshot) Key() string { return "snapshot/" + s.SnapshotUID }

@@ -47,7 +47,7 @@ func StepToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 		// Initializing is idempotent, even on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return Connect
-	case cinder.StatusError, cinder.StatusErrorDeleting:
+	case cinder.StatusError, cinder.StatusErrorDeleting, "error_restoring":
 		return Discard
 	case cinder.StatusDeleting:
 		return AwaitGone

@@ -39,13 +39,13 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 		ids.mu.Lock()
 		defer ids.mu.Unlock()
 		switch operation {
-		case cinder.OperationCreate, cinder.OperationSnapshotCreate:
+		case cinder.OperationCreate, cinder.OperationSnapshotCreate, cinder.OperationBackupCreate:
 			ids.created = requestID
-		case cinder.OperationDelete, cinder.OperationForceDelete, cinder.OperationSnapshotDelete:
+		case cinder.OperationDelete, cinder.OperationForceDelete, cinder.OperationSnapshotDelete, cinder.OperationBackupDelete:
 			ids.deleted = requestID
 		case cinder.OperationExtend:
 			ids.extended = requestID
-		case cinder.OperationMetadata, cinder.OperationSnapshotMetadata:
+		case cinder.OperationMetadata, cinder.OperationSnapshotMetadata, cinder.OperationBackupUpdate:
 			// An import begins with its stamp.
 			if ids.stamped == "" {
 				ids.stamped = requestID

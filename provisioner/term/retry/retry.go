@@ -66,6 +66,11 @@ func For(err error) backoff.Delay {
 		// The breaker handles a backend that does not answer at all: a retry here costs
 		// one request.
 		r.Outcome, r.First, r.Most = "unavailable", time.Second, 30*time.Second
+	case backends.KindPending:
+		r.Outcome, r.First, r.Most = "pending", 10*time.Second, time.Minute
+	case backends.KindHasBackups:
+		// The last dependent's removal retries it at once.
+		r.Outcome, r.First, r.Most = "in_use", time.Minute, 30*time.Minute
 	case cinder.KindConflict, backends.KindNotShown:
 		r.Outcome, r.First, r.Most = "conflict", 2*time.Second, 30*time.Second
 	case backends.KindTimeout:
