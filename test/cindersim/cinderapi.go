@@ -158,6 +158,16 @@ func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) 
 		return c.deleteSnapshot(q, r.ID, now)
 	case "snapshot.metadata.update":
 		return c.mergeSnapshotMetadata(q, r.ID, now)
+	case "backup.list":
+		return c.listBackups(q, r.Detail)
+	case "backup.create":
+		return c.createBackup(q, now)
+	case "backup.get":
+		return c.showBackup(q, r.ID)
+	case "backup.update":
+		return c.updateBackup(q, r.ID, now)
+	case "backup.delete":
+		return c.deleteBackup(q, r.ID, now)
 	case "attachment.list":
 		return c.listAttachments(q, r.Detail)
 	case "attachment.create":

@@ -29,6 +29,9 @@ const (
 	statusErrorDeleting  = "error_deleting"
 	statusErrorExtending = "error_extending"
 	statusRetyping       = "retyping"
+	statusBackingUp      = "backing-up"
+	statusRestoring      = "restoring"
+	statusErrorRestoring = "error_restoring"
 
 	attachStatusAttached = "attached"
 	attachStatusDetached = "detached"
@@ -45,6 +48,7 @@ type cloud struct {
 	volumes     map[string]*volume
 	order       []*volume // ascending by creation second, then id
 	snapshots   map[string]*snapshot
+	backups     map[string]*backup
 	attachments map[string]*attachment
 	messages    []*message // oldest first
 	quotas      map[string]map[string]int
@@ -78,6 +82,7 @@ type volume struct {
 	created, updated  time.Time
 	snapshotID        string
 	sourceID          string
+	backupID          string
 	serviceID         string
 	attachments       []*attachment // all that are not detached, by id
 	snapshots         int
@@ -131,6 +136,7 @@ func newCloud(options Options, ids *random.Source) (*cloud, error) {
 		ids:         ids,
 		volumes:     make(map[string]*volume),
 		snapshots:   make(map[string]*snapshot),
+		backups:     make(map[string]*backup),
 		attachments: make(map[string]*attachment),
 		quotas:      make(map[string]map[string]int),
 		usage:       make(map[string]*usage),
@@ -181,7 +187,7 @@ func (c *cloud) copy() *cloud {
 	kept := &cloud{
 		options: c.options, types: c.types, typeIndex: c.typeIndex, services: c.services,
 		volumes: make(map[string]*volume, len(c.volumes)), order: make([]*volume, len(c.order)),
-		snapshots: make(map[string]*snapshot, len(c.snapshots)), attachments: make(map[string]*attachment, len(c.attachments)),
+		snapshots: make(map[string]*snapshot, len(c.snapshots)), backups: make(map[string]*backup, len(c.backups)), attachments: make(map[string]*attachment, len(c.attachments)),
 		messages: slices.Clone(c.messages), quotas: maps.Clone(c.quotas), usage: make(map[string]*usage, len(c.usage)),
 	}
 	for id, a := range c.attachments {
@@ -202,6 +208,11 @@ func (c *cloud) copy() *cloud {
 		copied := *n
 		copied.metadata = maps.Clone(n.metadata)
 		kept.snapshots[id] = &copied
+	}
+	for id, b := range c.backups {
+		copied := *b
+		copied.metadata = maps.Clone(b.metadata)
+		kept.backups[id] = &copied
 	}
 	for project, u := range c.usage {
 		kept.usage[project] = &usage{inUse: maps.Clone(u.inUse), reserved: maps.Clone(u.reserved)}

@@ -134,6 +134,29 @@ func (s *Simulator) Snapshots() []Snapshot {
 	return out
 }
 
+// Backup is a copy of a backup's state.
+type Backup struct {
+	ID, Name, Project, VolumeID, SnapshotID, Parent, Status string
+	SizeGiB, Dependents                                     int
+	Metadata                                                map[string]string
+	Created                                                 time.Time
+}
+
+// Backups returns copies of all backups, oldest first.
+func (s *Simulator) Backups() []Backup {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	out := make([]Backup, 0, len(s.cloud.backups))
+	for _, b := range s.cloud.backups {
+		out = append(out, Backup{
+			ID: b.id, Name: stringOf(b.name), Project: b.project, VolumeID: b.volumeID, SnapshotID: b.snapshotID, Parent: b.parent, Status: b.status,
+			SizeGiB: b.size, Dependents: b.dependents, Metadata: maps.Clone(b.metadata), Created: b.created,
+		})
+	}
+	slices.SortFunc(out, func(a, b Backup) int { return a.Created.Compare(b.Created) })
+	return out
+}
+
 // AddSnapshot adds an available snapshot of a volume, bypassing the API and its
 // quotas, and returns its ID.
 func (s *Simulator) AddSnapshot(of, name string, metadata map[string]string) (string, error) {

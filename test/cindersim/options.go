@@ -60,6 +60,9 @@ type Options struct {
 	// SnapshotDelay is the time until a snapshot is available, and until it is
 	// gone.
 	SnapshotDelay time.Duration
+	// BackupDelay is the time until a backup is available, until it is gone, and until a
+	// new volume has its content.
+	BackupDelay time.Duration
 
 	// Latency is added to every request, before its effect.
 	Latency time.Duration

@@ -43,6 +43,13 @@ func (c *cloud) chargeSnapshot(project string, kind *drivers.VolumeType, sign, g
 	inUse["gigabytes_"+kind.Name] += sign * gigabytes
 }
 
+// chargeBackup adds a backup and its GiB.
+func (c *cloud) chargeBackup(project string, sign, gigabytes int) {
+	inUse := c.usageOf(project).inUse
+	inUse["backups"] += sign
+	inUse["backup_gigabytes"] += sign * gigabytes
+}
+
 // reserve books GiB that an extend may soon use.
 func (c *cloud) reserve(v *volume, gigabytes int) {
 	reserved := c.usageOf(v.project).reserved
@@ -107,6 +114,19 @@ func (c *cloud) admitSnapshot(project string, kind *drivers.VolumeType, size int
 		return sizeOverLimit(name, size, limit, consumed)
 	}
 	return overLimit("SnapshotLimitExceeded: Maximum number of snapshots allowed (%d) exceeded", limit)
+}
+
+// admitBackup checks a new backup.
+func (c *cloud) admitBackup(project string, size int) error {
+	name, limit, consumed, over := c.exceeded(project, map[string]int{"backups": 1, "backup_gigabytes": size})
+	switch {
+	case !over:
+		return nil
+	case name == "backup_gigabytes":
+		return overLimit("VolumeBackupSizeExceedsAvailableQuota: Requested backup exceeds allowed Backup gigabytes quota. "+
+			"Requested %dG, quota is %dG and %dG has been consumed.", size, limit, consumed)
+	}
+	return overLimit("BackupLimitExceeded: Maximum number of backups allowed (%d) exceeded", limit)
 }
 
 // admitExtend checks the growth of a volume. Cinder always names the project's
@@ -242,8 +262,8 @@ func (c *cloud) showLimits(q *call) (*reply, error) {
 			"totalVolumesUsed":         inUse["volumes"],
 			"totalGigabytesUsed":       inUse["gigabytes"],
 			"totalSnapshotsUsed":       inUse["snapshots"],
-			"totalBackupsUsed":         0,
-			"totalBackupGigabytesUsed": 0,
+			"totalBackupsUsed":         inUse["backups"],
+			"totalBackupGigabytesUsed": inUse["backup_gigabytes"],
 		},
 	}}), nil
 }

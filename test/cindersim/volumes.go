@@ -101,6 +101,11 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	if v.sourceID, err = fields.OptionalUUID(body, "source_volid"); err != nil {
 		return err
 	}
+	if q.minor >= minorRestore {
+		if v.backupID, err = fields.OptionalUUID(body, "backup_id"); err != nil {
+			return err
+		}
+	}
 	var original *drivers.VolumeType
 	switch {
 	case v.snapshotID != "":
@@ -143,6 +148,22 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 				"original volume size  %dGB. They must be >= original volume size.", v.size, parent.size)
 		}
 		original = parent.kind
+	case v.backupID != "":
+		b, err := c.findBackup(q, v.backupID)
+		if err != nil {
+			return err
+		}
+		if b.status != statusAvailable {
+			return refuse(http.StatusBadRequest, "Invalid backup: Originating backup status must be one of 'available' values")
+		}
+		if v.size == 0 {
+			v.size = b.size
+		}
+		if v.size < b.size {
+			return refuse(http.StatusBadRequest, "Invalid input received: Volume size %dGB cannot be smaller than the backup size %dGB. "+
+				"It must be >= backup size.", v.size, b.size)
+		}
+		original = c.typeIndex[c.options.DefaultType]
 	case v.size == 0:
 		// Cinder compares the missing size with a number and reports nothing
 		// better.
@@ -196,6 +217,10 @@ func (c *cloud) place(v *volume, now time.Time, broken bool) {
 		remaining := max(0, c.options.CreateDelay-c.options.PlacementDelay)
 		c.laterService(now, remaining, func(now time.Time) {
 			if v.gone || v.status != statusCreating {
+				return
+			}
+			if v.backupID != "" && !v.kind.FailCreate {
+				c.restore(v, now, broken)
 				return
 			}
 			if v.kind.FailCreate || broken {

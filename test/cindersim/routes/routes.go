@@ -9,8 +9,9 @@ import (
 
 // Microversions that brought operations. Below them they do not exist.
 const (
-	minorMessages    = 3
-	minorAttachments = 27
+	minorMessages     = 3
+	minorBackupUpdate = 9
+	minorAttachments  = 27
 )
 
 var projectPattern = regexp.MustCompile(`^[0-9a-f-]+$`)
@@ -77,7 +78,7 @@ func split(path string) (project string, segments []string, ok bool) {
 // isCollection distinguishes the collections of the API from project IDs.
 func isCollection(segment string) bool {
 	switch segment {
-	case "volumes", "snapshots", "attachments", "messages", "types", "limits", "os-quota-sets", "os-availability-zone",
+	case "volumes", "snapshots", "backups", "attachments", "messages", "types", "limits", "os-quota-sets", "os-availability-zone",
 		"os-services", "scheduler-stats":
 		return true
 	}
@@ -94,6 +95,10 @@ func ofCollection(key string) (operation string, minor int) {
 		return "snapshot.list", 0
 	case "POST snapshots":
 		return "snapshot.create", 0
+	case "GET backups":
+		return "backup.list", 0
+	case "POST backups":
+		return "backup.create", 0
 	case "GET attachments":
 		return "attachment.list", minorAttachments
 	case "POST attachments":
@@ -118,7 +123,7 @@ func ofDetail(key, segment string) (operation string, minor int) {
 		return "", 0
 	}
 	switch key {
-	case "GET volumes", "GET snapshots", "GET attachments":
+	case "GET volumes", "GET snapshots", "GET backups", "GET attachments":
 		return ofCollection(key)
 	}
 	return "", 0
@@ -136,6 +141,12 @@ func ofMember(key, id string) (operation string, minor int) {
 		return "snapshot.get", 0
 	case "DELETE snapshots":
 		return "snapshot.delete", 0
+	case "GET backups":
+		return "backup.get", 0
+	case "PUT backups":
+		return "backup.update", minorBackupUpdate
+	case "DELETE backups":
+		return "backup.delete", 0
 	case "GET attachments":
 		return "attachment.get", minorAttachments
 	case "PUT attachments":
