@@ -72,6 +72,8 @@ type Decision struct {
 	CSI []string `json:"csi,omitempty"`
 	// Import is the rule's filter for existing volumes, for claims that request one.
 	Import *ImportFilter `json:"import,omitempty"`
+	// Backup is how a granted VolumeSnapshot makes a backup; empty for a snapshot.
+	Backup Backup `json:"backup,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule and each of
 	// Backends, in this order, including those without limits.
 	Quotas []QuotaScope `json:"quotas,omitempty"`

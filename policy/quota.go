@@ -26,6 +26,9 @@ type Usage struct {
 	Snapshots int64 `json:"snapshots"`
 	// SnapshotGigabytes counts the sizes of the volumes when the snapshots were taken.
 	SnapshotGigabytes int64 `json:"snapshotGigabytes"`
+	Backups           int64 `json:"backups,omitempty"`
+	// BackupGigabytes counts the sizes of the volumes, even of incremental backups.
+	BackupGigabytes int64 `json:"backupGigabytes,omitempty"`
 }
 
 // Add returns the sum, saturating instead of overflowing.
@@ -36,6 +39,9 @@ func (u Usage) Add(v Usage) Usage {
 		Snapshots: addSaturating(u.Snapshots, v.Snapshots),
 
 		SnapshotGigabytes: addSaturating(u.SnapshotGigabytes, v.SnapshotGigabytes),
+
+		Backups:         addSaturating(u.Backups, v.Backups),
+		BackupGigabytes: addSaturating(u.BackupGigabytes, v.BackupGigabytes),
 	}
 }
 
@@ -47,6 +53,9 @@ func (u Usage) Sub(v Usage) Usage {
 		Snapshots: max(u.Snapshots-v.Snapshots, 0),
 
 		SnapshotGigabytes: max(u.SnapshotGigabytes-v.SnapshotGigabytes, 0),
+
+		Backups:         max(u.Backups-v.Backups, 0),
+		BackupGigabytes: max(u.BackupGigabytes-v.BackupGigabytes, 0),
 	}
 }
 
@@ -96,7 +105,7 @@ type Limit struct {
 	// Most is nil if there is no limit.
 	Most *int64
 	Used int64
-	// OfSnapshots means that only snapshots count. Backends have no such limit.
+	// OfSnapshots means that only snapshots or backups count. Backends have no such limit.
 	OfSnapshots bool
 }
 
@@ -108,6 +117,8 @@ func (q Quota) Limits(used Usage) []Limit {
 		{"gigabytes", "GiB", q.Gigabytes, used.Gigabytes, false},
 		{"snapshots", "snapshots", q.Snapshots, used.Snapshots, true},
 		{"snapshotGigabytes", "GiB of snapshots", q.SnapshotGigabytes, used.SnapshotGigabytes, true},
+		{"backups", "backups", q.Backups, used.Backups, true},
+		{"backupGigabytes", "GiB of backups", q.BackupGigabytes, used.BackupGigabytes, true},
 	}
 }
 

@@ -27,18 +27,18 @@ tenants:
 		used, more Usage
 		path, want string // empty where there is room
 	}{
-		"room":            {tenant, Usage{19, 490, 10, 0}, Usage{1, 10, 0, 0}, "", ""},
-		"too many GiB":    {tenant, Usage{3, 490, 0, 0}, Usage{1, 20, 0, 0}, "tenants[0].quota.gigabytes", "tenant team-a would use 510 of 500 GiB (tenants[0].quota.gigabytes)"},
-		"too many":        {tenant, Usage{20, 20, 0, 0}, Usage{1, 1, 0, 0}, "tenants[0].quota.volumes", "tenant team-a would use 21 of 20 volumes (tenants[0].quota.volumes)"},
-		"snapshots":       {tenant, Usage{0, 0, 10, 0}, Usage{0, 0, 1, 0}, "tenants[0].quota.snapshots", "tenant team-a would use 11 of 10 snapshots (tenants[0].quota.snapshots)"},
-		"snapshots' GiB":  {tenant, Usage{0, 500, 1, 90}, Usage{0, 0, 1, 11}, "tenants[0].quota.snapshotGigabytes", "tenant team-a would use 101 of 100 GiB of snapshots (tenants[0].quota.snapshotGigabytes)"},
-		"over already":    {tenant, Usage{20, 600, 0, 0}, Usage{0, 0, 1, 0}, "", ""},
-		"growing a bit":   {tenant, Usage{30, 490, 0, 0}, Usage{0, 10, 0, 0}, "", ""},
-		"a rule's":        {class, Usage{2, 0, 0, 0}, Usage{1, 1000, 0, 0}, "tenants[0].classes[0].quota.volumes", "StorageClasses [fast, fast-*] of tenant team-a would use 3 of 2 volumes (tenants[0].classes[0].quota.volumes)"},
-		"without limits":  {class, Usage{0, math.MaxInt64, 0, 0}, Usage{1, math.MaxInt64, 5, 0}, "", ""},
-		"a backend's":     {backend, Usage{5000, 0, 0, 0}, Usage{1, 1, 0, 0}, "backends[0].limits.volumes", "backend gold would use 5001 of 5000 volumes (backends[0].limits.volumes)"},
-		"nothing allowed": {backend, Usage{}, Usage{1, 1, 0, 0}, "backends[0].limits.gigabytes", "backend gold would use 1 of 0 GiB (backends[0].limits.gigabytes)"},
-		"overflow":        {tenant, Usage{0, math.MaxInt64, 0, 0}, Usage{0, math.MaxInt64, 0, 0}, "tenants[0].quota.gigabytes", "tenant team-a would use 9223372036854775807 of 500 GiB (tenants[0].quota.gigabytes)"},
+		"room":            {tenant, Usage{19, 490, 10, 0, 0, 0}, Usage{1, 10, 0, 0, 0, 0}, "", ""},
+		"too many GiB":    {tenant, Usage{3, 490, 0, 0, 0, 0}, Usage{1, 20, 0, 0, 0, 0}, "tenants[0].quota.gigabytes", "tenant team-a would use 510 of 500 GiB (tenants[0].quota.gigabytes)"},
+		"too many":        {tenant, Usage{20, 20, 0, 0, 0, 0}, Usage{1, 1, 0, 0, 0, 0}, "tenants[0].quota.volumes", "tenant team-a would use 21 of 20 volumes (tenants[0].quota.volumes)"},
+		"snapshots":       {tenant, Usage{0, 0, 10, 0, 0, 0}, Usage{0, 0, 1, 0, 0, 0}, "tenants[0].quota.snapshots", "tenant team-a would use 11 of 10 snapshots (tenants[0].quota.snapshots)"},
+		"snapshots' GiB":  {tenant, Usage{0, 500, 1, 90, 0, 0}, Usage{0, 0, 1, 11, 0, 0}, "tenants[0].quota.snapshotGigabytes", "tenant team-a would use 101 of 100 GiB of snapshots (tenants[0].quota.snapshotGigabytes)"},
+		"over already":    {tenant, Usage{20, 600, 0, 0, 0, 0}, Usage{0, 0, 1, 0, 0, 0}, "", ""},
+		"growing a bit":   {tenant, Usage{30, 490, 0, 0, 0, 0}, Usage{0, 10, 0, 0, 0, 0}, "", ""},
+		"a rule's":        {class, Usage{2, 0, 0, 0, 0, 0}, Usage{1, 1000, 0, 0, 0, 0}, "tenants[0].classes[0].quota.volumes", "StorageClasses [fast, fast-*] of tenant team-a would use 3 of 2 volumes (tenants[0].classes[0].quota.volumes)"},
+		"without limits":  {class, Usage{0, math.MaxInt64, 0, 0, 0, 0}, Usage{1, math.MaxInt64, 5, 0, 0, 0}, "", ""},
+		"a backend's":     {backend, Usage{5000, 0, 0, 0, 0, 0}, Usage{1, 1, 0, 0, 0, 0}, "backends[0].limits.volumes", "backend gold would use 5001 of 5000 volumes (backends[0].limits.volumes)"},
+		"nothing allowed": {backend, Usage{}, Usage{1, 1, 0, 0, 0, 0}, "backends[0].limits.gigabytes", "backend gold would use 1 of 0 GiB (backends[0].limits.gigabytes)"},
+		"overflow":        {tenant, Usage{0, math.MaxInt64, 0, 0, 0, 0}, Usage{0, math.MaxInt64, 0, 0, 0, 0}, "tenants[0].quota.gigabytes", "tenant team-a would use 9223372036854775807 of 500 GiB (tenants[0].quota.gigabytes)"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -71,14 +71,14 @@ func TestQuotaScopesOfExistingVolumes(t *testing.T) {
 }
 
 func TestUsageArithmetic(t *testing.T) {
-	a, b := Usage{1, 10, 2, 20}, Usage{3, 5, math.MaxInt64, 30}
-	if got, want := a.Add(b), (Usage{4, 15, math.MaxInt64, 50}); got != want {
+	a, b := Usage{1, 10, 2, 20, 0, 0}, Usage{3, 5, math.MaxInt64, 30, 0, 0}
+	if got, want := a.Add(b), (Usage{4, 15, math.MaxInt64, 50, 0, 0}); got != want {
 		t.Errorf("Add = %v, want %v", got, want)
 	}
-	if got, want := a.Sub(b), (Usage{0, 5, 0, 0}); got != want {
+	if got, want := a.Sub(b), (Usage{0, 5, 0, 0, 0, 0}); got != want {
 		t.Errorf("Sub = %v, want %v", got, want)
 	}
-	if got := a.Add(Usage{3, 5, 7, 0}).Sub(Usage{3, 5, 7, 0}); got != a {
+	if got := a.Add(Usage{3, 5, 7, 0, 0, 0}).Sub(Usage{3, 5, 7, 0, 0, 0}); got != a {
 		t.Errorf("Add and Sub = %v, want %v", got, a)
 	}
 }

@@ -17,7 +17,7 @@ type SnapshotRequest struct {
 	StorageClass string
 	Backend      string
 	Tenant       string
-	// Parameters are the VolumeSnapshotClass's.
+	// Parameters are the VolumeSnapshotClass's. For an existing backup, they have its type.
 	Parameters map[string]string
 	// Import is the Cinder snapshot that the VolumeSnapshot requests; nil for a new one.
 	// Then Tenant does not matter, and StorageClass is the one whose rule grants and
@@ -31,7 +31,31 @@ const (
 	OtherTenant Reason = "OtherTenant"
 	// BackendNotGranted: the rule no longer names the volume's backend.
 	BackendNotGranted Reason = "BackendNotGranted"
+	// BackupNotGranted: the rule grants no backups.
+	BackupNotGranted Reason = "BackupNotGranted"
 )
+
+// The parameters of a VolumeSnapshotClass.
+const (
+	ParameterType        = "type"
+	ParameterIncremental = "incremental"
+	// TypeBackup is the type of backups. That of snapshots is the default.
+	TypeBackup   = "backup"
+	typeSnapshot = "snapshot"
+)
+
+// Backup is how a backup is made; empty for a snapshot.
+type Backup string
+
+// A full backup has the whole content. An incremental one has what has changed since an
+// earlier one, on which it depends; without any, it is full.
+const (
+	FullBackup        Backup = "full"
+	IncrementalBackup Backup = "incremental"
+)
+
+// Backups returns the kinds of Backup.
+func Backups() []Backup { return []Backup{FullBackup, IncrementalBackup} }
 
 // DecideSnapshot decides about one VolumeSnapshot. The current policy must name the
 // tenant that the volume was created for, its StorageClass and its backend. The decision
@@ -61,9 +85,8 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
-	for _, key := range slices.Sorted(maps.Keys(r.Parameters)) {
-		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
-			"parameter %q of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters", key)}
+	if denial := d.decideBackup(r.Parameters, class); denial != nil {
+		return denial
 	}
 	i := d.policy.backendIndex(r.Backend)
 	what := "volume"
@@ -84,6 +107,53 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 	d.decision.Backends = []string{r.Backend}
 	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope}
 	return nil
+}
+
+// decideBackup reads the parameters of a VolumeSnapshotClass, and decides whether they may
+// ask for a backup.
+func (d *decider) decideBackup(parameters map[string]string, class *Class) *Denial {
+	refuse := func(format string, arguments ...any) *Denial {
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(format, arguments...)}
+	}
+	isBackup := parameters[ParameterType] == TypeBackup
+	for _, key := range slices.Sorted(maps.Keys(parameters)) {
+		switch value := parameters[key]; {
+		case key == ParameterType && !isBackup && value != typeSnapshot:
+			return refuse("the VolumeSnapshotClass has type %.60q; it must be %s or %s", value, typeSnapshot, TypeBackup)
+		case key == ParameterIncremental && !isBackup:
+			return refuse("the VolumeSnapshotClass has %s without type %s", key, TypeBackup)
+		case key == ParameterIncremental && value != "true" && value != "false":
+			return refuse("the VolumeSnapshotClass has %s %.60q; it must be true or false", key, value)
+		case key != ParameterType && key != ParameterIncremental:
+			return refuse("parameter %q of the VolumeSnapshotClass is not known; there are only %s and %s", key, ParameterType, ParameterIncremental)
+		}
+	}
+	switch {
+	case !isBackup:
+		return nil
+	case !class.Backups:
+		return &Denial{Reason: BackupNotGranted, Path: class.path, Message: fmt.Sprintf("%s grants no backups; use a VolumeSnapshotClass of type %s, or add backups: true to the rule", class.path, typeSnapshot)}
+	}
+	d.decision.Backup = FullBackup
+	if parameters[ParameterIncremental] == "true" {
+		d.decision.Backup = IncrementalBackup
+	}
+	return nil
+}
+
+// SnapshotUsage returns what a snapshot, or a backup, of a size counts.
+func SnapshotUsage(isBackup bool, gib int64) Usage {
+	if isBackup {
+		return Usage{Backups: 1, BackupGigabytes: gib}
+	}
+	return Usage{Snapshots: 1, SnapshotGigabytes: gib}
+}
+
+// GrantsBackups reports whether any rule does.
+func (p *Policy) GrantsBackups() bool {
+	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
+		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups })
+	})
 }
 
 // MayTakeUp reports whether the tenant may import a snapshot that a tenant kept,
@@ -148,7 +218,7 @@ func (d Decision) SnapshotDenial(gib int64, used func(QuotaScope) Usage) *Denial
 		return d.Denial
 	}
 	for _, scope := range d.Quotas {
-		if denial := scope.Check(used(scope), Usage{Snapshots: 1, SnapshotGigabytes: gib}); denial != nil {
+		if denial := scope.Check(used(scope), SnapshotUsage(d.Backup != "", gib)); denial != nil {
 			return denial
 		}
 	}

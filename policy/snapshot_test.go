@@ -33,6 +33,14 @@ func TestDecideSnapshot(t *testing.T) {
 		}
 		return r
 	}
+	parameters := func(pairs ...string) SnapshotRequest {
+		return of(func(r *SnapshotRequest) {
+			r.Parameters = map[string]string{}
+			for i := 0; i < len(pairs); i += 2 {
+				r.Parameters[pairs[i]] = pairs[i+1]
+			}
+		})
+	}
 	for name, test := range map[string]struct {
 		request SnapshotRequest
 		reason  Reason
@@ -58,8 +66,17 @@ func TestDecideSnapshot(t *testing.T) {
 			"the volume is on backend gone, which tenants[0].classes[0].backends does not name"},
 		"a suspended backend": {of(func(r *SnapshotRequest) { r.Backend = "old" }), BackendsSuspended, "backends[2].suspended",
 			"backend old, which has the volume, is suspended (backends[2])"},
-		"parameters": {of(func(r *SnapshotRequest) { r.Parameters = map[string]string{"type": "x", "force": "true"} }), ParameterNotAllowed, "tenants[0].classes[0]",
-			`parameter "force" of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters`},
+		"an unknown parameter": {parameters("force", "true", "type", "snapshot"), ParameterNotAllowed, "tenants[0].classes[0]",
+			`parameter "force" of the VolumeSnapshotClass is not known; there are only type and incremental`},
+		"an unknown type": {parameters("type", "x"), ParameterNotAllowed, "tenants[0].classes[0]",
+			`the VolumeSnapshotClass has type "x"; it must be snapshot or backup`},
+		"an incremental snapshot": {parameters("incremental", "false"), ParameterNotAllowed, "tenants[0].classes[0]",
+			"the VolumeSnapshotClass has incremental without type backup"},
+		"a half incremental backup": {parameters("type", "backup", "incremental", "yes"), ParameterNotAllowed, "tenants[0].classes[0]",
+			`the VolumeSnapshotClass has incremental "yes"; it must be true or false`},
+		"a backup by a rule without": {parameters("type", "backup"), BackupNotGranted, "tenants[0].classes[0]",
+			"tenants[0].classes[0] grants no backups; use a VolumeSnapshotClass of type snapshot, or add backups: true to the rule"},
+		"a snapshot by its type": {request: parameters("type", "snapshot")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := p.DecideSnapshot(test.request)
@@ -73,6 +90,74 @@ func TestDecideSnapshot(t *testing.T) {
 				t.Errorf("denial %+v", d.Denial)
 			}
 		})
+	}
+}
+
+// TestBackupsAreGrantedByTheirRule: how a backup is made, and what it counts.
+func TestBackupsAreGrantedByTheirRule(t *testing.T) {
+	p := mustParse(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends: [{name: gold, auth: {cloud: gold}}]
+tenants:
+  - name: a
+    namespaces: [a]
+    quota: {snapshots: 0, backups: 2}
+    classes: [{storageClasses: [fast], backends: [gold], backups: true, quota: {backupGigabytes: 30}}]
+`)
+	if !p.GrantsBackups() || mustParse(t, snapshotPolicy).GrantsBackups() {
+		t.Error("it is not known which policy grants backups")
+	}
+	for incremental, want := range map[string]Backup{"": FullBackup, "false": FullBackup, "true": IncrementalBackup} {
+		parameters := map[string]string{"type": "backup"}
+		if incremental != "" {
+			parameters["incremental"] = incremental
+		}
+		d := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: "fast", Backend: "gold", Tenant: "a", Parameters: parameters})
+		if d.Denial != nil || d.Backup != want {
+			t.Errorf("incremental %q: %+v", incremental, d)
+		}
+		for _, test := range []struct {
+			gib  int64
+			used []ScopeUsage
+			path string
+		}{
+			{30, []ScopeUsage{{Tenant: "a", Backups: 1}}, ""},
+			{31, nil, "tenants[0].classes[0].quota.backupGigabytes"},
+			{1, []ScopeUsage{{Tenant: "a", Backups: 2}}, "tenants[0].quota.backups"},
+		} {
+			used, err := p.Usages(test.used)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if denial := d.SnapshotDenial(test.gib, used.Of); denial == nil && test.path != "" || denial != nil && denial.Path != test.path {
+				t.Errorf("%d GiB, %+v used: %+v", test.gib, test.used, denial)
+			}
+		}
+	}
+}
+
+// TestBackupsAreRestoredOnEveryBackendOfTheSameProject: where a claim with the content of a
+// backup may be made.
+func TestBackupsAreRestoredOnEveryBackendOfTheSameProject(t *testing.T) {
+	p := mustParse(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: one}}
+  - {name: silver, auth: {cloud: one}, limits: {concurrency: 2}}
+  - {name: other, auth: {cloud: two}}
+  - {name: elsewhere, auth: {cloud: one}, region: elsewhere}
+tenants:
+  - name: a
+    namespaces: [a]
+    classes: [{storageClasses: [fast], backends: [gold, silver, other, elsewhere]}]
+`)
+	for isBackup, want := range map[bool][]string{false: {"gold"}, true: {"gold", "silver"}} {
+		d := p.Decide(Request{Namespace: "a", StorageClass: "fast", Bytes: 1 << 30, Source: &Source{Name: "it", IsSnapshot: true, IsBackup: isBackup, Tenant: "a", Backend: "gold", SizeGiB: 1}})
+		if d.Denial != nil || !slices.Equal(d.Backends, want) {
+			t.Errorf("backup %t: %v, %+v", isBackup, d.Backends, d.Denial)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/standalone-cinder/standalone-cinder/policy/document"
 	"github.com/standalone-cinder/standalone-cinder/policy/names"
@@ -12,11 +13,14 @@ import (
 type Source struct {
 	// Name is the source's name in messages, such as "claim team-a/data".
 	Name string
-	// IsSnapshot distinguishes a snapshot from a claim's volume.
+	// IsSnapshot distinguishes a snapshot or a backup from a claim's volume.
 	IsSnapshot bool
+	// IsBackup means that every backend of the same project at the same Cinder can copy it.
+	IsBackup bool
 	// Tenant is the one that the source was created for.
 	Tenant string
-	// Backend has the source. Content is never copied between backends.
+	// Backend has the source. Content other than a backup's is never copied between
+	// backends.
 	Backend    string
 	SizeGiB    int64
 	VolumeMode VolumeMode
@@ -107,8 +111,16 @@ func validateRestoreAnySnapshot(d *document.Document, path string, t *Tenant) {
 // withoutSource denies the backends of a rule that do not have the source.
 func (d *decider) withoutSource(backend string) *Denial {
 	source := d.request.Source
-	if source == nil || source.Backend == backend {
+	if source == nil || source.Backend == backend || source.IsBackup && d.policy.sameCinder(source.Backend, backend) {
 		return nil
 	}
 	return &Denial{Reason: SourceOnOtherBackend, Message: fmt.Sprintf("%s is on backend %s", source.Name, source.Backend)}
+}
+
+// sameCinder reports whether two backends log in to the same project at the same Cinder, as
+// far as the policy shows.
+func (p *Policy) sameCinder(one, other string) bool {
+	a, hasOne := p.Backend(one)
+	b, hasOther := p.Backend(other)
+	return hasOne && hasOther && reflect.DeepEqual(a.Auth, b.Auth) && a.Region == b.Region && a.Endpoint == b.Endpoint
 }

@@ -123,10 +123,12 @@ type ScopeUsage struct {
 	Snapshots int64  `json:"snapshots"`
 
 	SnapshotGigabytes int64 `json:"snapshotGigabytes"`
+	Backups           int64 `json:"backups"`
+	BackupGigabytes   int64 `json:"backupGigabytes"`
 }
 
 func (u ScopeUsage) usage() Usage {
-	return Usage{Volumes: u.Volumes, Gigabytes: u.Gigabytes, Snapshots: u.Snapshots, SnapshotGigabytes: u.SnapshotGigabytes}
+	return Usage{Volumes: u.Volumes, Gigabytes: u.Gigabytes, Snapshots: u.Snapshots, SnapshotGigabytes: u.SnapshotGigabytes, Backups: u.Backups, BackupGigabytes: u.BackupGigabytes}
 }
 
 // TestExpectation is compared with the decision; fields that are not set are ignored. The
@@ -288,7 +290,7 @@ var reasons = []string{
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
 	string(NoPopulatedClaim), string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
-	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
+	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(BackupNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
 }
 
 func (f *TestFile) validate(d *document.Document) {

@@ -345,6 +345,8 @@ type Class struct {
 	VolumeSize VolumeSize `json:"volumeSize"`
 	// Import grants volumes that exist at Cinder; nil grants none.
 	Import *ImportFilter `json:"import,omitempty"`
+	// Backups lets VolumeSnapshots make backups of the rule's volumes.
+	Backups bool `json:"backups,omitempty"`
 	// Protect takes snapshots of the rule's volumes.
 	Protect []Schedule `json:"protect,omitempty"`
 
@@ -379,6 +381,9 @@ type Quota struct {
 	// SnapshotGigabytes counts the GiB of snapshots, which Cinder counts in its quota of
 	// gigabytes.
 	SnapshotGigabytes *int64 `json:"snapshotGigabytes"`
+	Backups           *int64 `json:"backups,omitempty"`
+	// BackupGigabytes counts the GiB of the volumes, as Cinder's quota backup_gigabytes does.
+	BackupGigabytes *int64 `json:"backupGigabytes,omitempty"`
 }
 
 // Backend returns the backend of that name.

@@ -187,6 +187,9 @@ func (v *validator) validateClass(t *Tenant, c *Class, path string, parentConfli
 		validateText(v.Document, at, name)
 	}
 	v.validateEncrypt(document.Child(path, "encrypt"), c)
+	if c.Backups && c.Encrypt != nil {
+		v.Errorf(document.Child(path, "backups"), "cannot be combined with encrypt: a backup would have no record of the key that opens it; use snapshots, or another rule")
+	}
 	v.validateProtect(document.Child(path, "protect"), t, c)
 	validateQuota(v.Document, document.Child(path, "quota"), c.Quota)
 	validateImport(v.Document, document.Child(path, "import"), c.Import, t.Metadata)
@@ -420,6 +423,7 @@ func validateQuota(d *document.Document, path string, q Quota) {
 	}
 	warnContradiction(d, path, "volume", named[*int64]{"volumes", q.Volumes}, named[*int64]{"gigabytes", q.Gigabytes})
 	warnContradiction(d, path, "snapshot", named[*int64]{"snapshots", q.Snapshots}, named[*int64]{"snapshotGigabytes", q.SnapshotGigabytes})
+	warnContradiction(d, path, "backup", named[*int64]{"backups", q.Backups}, named[*int64]{"backupGigabytes", q.BackupGigabytes})
 }
 
 func validateVolumeSize(d *document.Document, path string, size VolumeSize) {

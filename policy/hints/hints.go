@@ -44,7 +44,7 @@ func Keys() map[string]map[string]string {
 		},
 		"Tenant": {
 			"storageClasses": ofRule, "backends": ofRule, "volumeType": ofRule, "availabilityZone": ofRule, "fsType": ofRule, "pick": ofRule,
-			"volumes": underQuota, "gigabytes": underQuota, "snapshots": underQuota, "snapshotGigabytes": underQuota,
+			"volumes": underQuota, "gigabytes": underQuota, "snapshots": underQuota, "snapshotGigabytes": underQuota, "backups": underQuota, "backupGigabytes": underQuota,
 			"concurrency": underLimits, "requestsPerSecond": underLimits,
 			"labels": byLabel, "matchLabels": byLabel, "matchExpressions": byLabel,
 		},
@@ -52,7 +52,7 @@ func Keys() map[string]map[string]string {
 			"name":   `did you mean "namespace"?`,
 			"tenant": onBehalf, "tenants": onBehalf, "quota": onBehalf, "classes": onBehalf,
 		},
-		"TenantLimits": {"volumes": holdings, "gigabytes": holdings, "snapshots": holdings, "snapshotGigabytes": holdings},
+		"TenantLimits": {"volumes": holdings, "gigabytes": holdings, "snapshots": holdings, "snapshotGigabytes": holdings, "backups": holdings, "backupGigabytes": holdings},
 		"Quota":        {"concurrency": pace, "requestsPerSecond": pace},
 		"Class": {
 			"type":         `did you mean "volumeType"?`,
@@ -60,7 +60,7 @@ func Keys() map[string]map[string]string {
 			"zones": "zones are mapped to nodes at the backend; a rule fixes one with availabilityZone",
 			"order": `did you mean "pick"?`, "spread": `write pick: spread`,
 			"parameters": "a rule sets volumeType, availabilityZone and fsType as keys of its own; there are no other parameters",
-			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota, "snapshotGigabytes": underQuota,
+			"volumes":    underQuota, "gigabytes": underQuota, "snapshots": underQuota, "snapshotGigabytes": underQuota, "backupGigabytes": underQuota,
 			"limits": "limits belong to the tenant; what a rule may hold belongs under quota",
 		},
 		"Zone": {

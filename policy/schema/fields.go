@@ -191,6 +191,8 @@ func tenantFields() map[string]field {
 		"Encrypt.keySecret": {description: "Secret in the program's namespace with key-encryption keys, labeled standalone-cinder.openstack.org/key-encryption=true.", required: true, rules: object{"pattern": subdomainPattern, "maxLength": policy.LongestKeyName - 1}},
 		"Encrypt.entry":     {description: "Entry of the Secret that wraps the keys of new volumes: 64 hexadecimal digits. Existing volumes keep theirs until volume rewrap.", required: true, rules: object{"pattern": policy.SecretEntryPattern, "maxLength": policy.LongestKeyName - 1}},
 
+		"Class.backups": {description: "true: VolumeSnapshots of a VolumeSnapshotClass with the parameter type backup make Cinder backups of the rule's volumes. Not with encrypt. Default: false."},
+
 		"Class.protect": {description: "Schedules of snapshots of the rule's volumes. The program needs the rights of the chart's value snapshotSchedules.enabled. Default: none.", rules: object{"minItems": 1, "maxItems": policy.MostSchedules}},
 
 		"Schedule.name":          {description: "Name of the schedule, which snapshots have in their names and labels.", required: true, rules: nameRules()},
@@ -217,6 +219,9 @@ func sharedFields() map[string]field {
 		"Quota.snapshots": {description: "Snapshots; 0 allows none. Default: no limit.", rules: notNegative},
 
 		"Quota.snapshotGigabytes": {description: "GiB of snapshots: the sizes of their volumes when they were taken, which Cinder counts in the project's quota of gigabytes; 0 allows none. Default: no limit.", rules: notNegative},
+
+		"Quota.backups":         {description: "Backups; 0 allows none. Default: no limit.", rules: notNegative},
+		"Quota.backupGigabytes": {description: "GiB of backups: the sizes of their volumes, even if incremental; 0 allows none. Default: no limit.", rules: notNegative},
 
 		"LabelSelector.matchLabels":         {description: "Labels that the namespace must have.", rules: labelKeyNames(), entries: labelValueRules()},
 		"LabelSelector.matchExpressions":    {description: "Requirements that the namespace's labels must all meet."},

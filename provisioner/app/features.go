@@ -163,6 +163,14 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 	return lifecycle.Snapshots(), nil
 }
 
+func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
+	lifecycle, err := b.current(name)
+	if err != nil {
+		return nil, err
+	}
+	return lifecycle.Backups(), nil
+}
+
 // current returns the lifecycle of a backend with the configuration in force.
 func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
 	lifecycle, moved, err := t.configured(name)

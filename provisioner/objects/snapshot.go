@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
@@ -41,6 +43,10 @@ const AnnotationNeverFormat = Prefix + "never-format"
 // AnnotationEncrypted is on the content of a snapshot whose volume nodes encrypt by a rule
 // of the policy, with what wire.Volume.Encrypted of the volume's PersistentVolume says.
 const AnnotationEncrypted = Prefix + "encrypted"
+
+// AnnotationBackup is on the content of a backup, with what policy.Backup says of it. It is
+// written before the first request, as the place is.
+const AnnotationBackup = Prefix + "backup"
 
 // LabelProtect is on claims that request schedules of their rule, with the schedules' names.
 const LabelProtect = Prefix + "protect"
@@ -119,6 +125,8 @@ type SnapshotOrigin struct {
 	NeverFormat bool
 	// Encrypted is that of wire.Volume.
 	Encrypted string
+	// Backup is how the backup is made; empty if it is a snapshot.
+	Backup policy.Backup
 }
 
 // Stamp returns the stamp that the snapshot must carry.
@@ -150,6 +158,9 @@ func (o SnapshotOrigin) Annotations() map[string]string {
 	}
 	if o.Encrypted != "" {
 		annotations[AnnotationEncrypted] = o.Encrypted
+	}
+	if o.Backup != "" {
+		annotations[AnnotationBackup] = string(o.Backup)
 	}
 	return annotations
 }
@@ -254,6 +265,7 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 	}
 	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
 	origin.Encrypted = annotations[AnnotationEncrypted]
+	origin.Backup = policy.Backup(annotations[AnnotationBackup])
 	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
 		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
 	}
@@ -265,7 +277,11 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 			return origin, damaged("annotation %s is missing", key)
 		}
 	}
-	switch {
+	switch isBackup := backends.IsBackup(cmp.Or(ImportedHandleOf(content), origin.SnapshotID)); {
+	case origin.Backup != "" && !slices.Contains(policy.Backups(), origin.Backup):
+		return origin, damaged("annotation %s is %.60q", AnnotationBackup, origin.Backup)
+	case ImportedHandleOf(content)+origin.SnapshotID != "" && isBackup != (origin.Backup != ""):
+		return origin, damaged("annotation %s does not fit the snapshot handle", AnnotationBackup)
 	case ImportedHandleOf(content) != "" && origin.UID == "":
 		return origin, damaged("spec.volumeSnapshotRef.uid is missing")
 	case !IsSnapshotRecorded(content):

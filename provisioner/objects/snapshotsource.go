@@ -70,7 +70,7 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 	}
 	target := origin.Target()
 	found := &Source{
-		Decided: policy.Source{Name: described, IsSnapshot: true, Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
+		Decided: policy.Source{Name: described, IsSnapshot: true, IsBackup: origin.Backup != "", Tenant: origin.Tenant, Backend: origin.Backend, SizeGiB: size/gib + min(size%gib, 1), VolumeMode: mode},
 		Content: backends.Source{Snapshot: &target}, FilesystemUUIDs: origin.FilesystemUUIDs,
 		NeverFormat: origin.NeverFormat || !IsCSISnapshot(content), Encrypted: origin.Encrypted,
 	}

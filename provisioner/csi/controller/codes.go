@@ -66,6 +66,8 @@ var codeOf = map[string]codes.Code{
 	"Internal":     codes.Unavailable,
 	"VolumeFailed": codes.Internal,
 	"Timeout":      codes.DeadlineExceeded,
+	"Pending":      codes.Aborted,
+	"HasBackups":   codes.FailedPrecondition,
 	"NotOurs":      codes.FailedPrecondition,
 	"InUse":        codes.FailedPrecondition,
 	"HasSnapshots": codes.FailedPrecondition,

@@ -167,6 +167,9 @@ func (p *SnapshotPlan) noSuch(format string, arguments ...any) error {
 // its stamp; if it has none, to that of its volume's stamp.
 func (p *SnapshotPlan) decide(s cinder.Snapshot) (policy.Decision, error) {
 	i, stamp, asked := p.importer, stamps.OfSnapshot(s), p.asked
+	if backends.IsBackup(p.request.ID) {
+		asked.Parameters = map[string]string{policy.ParameterType: policy.TypeBackup}
+	}
 	asked.Import = &policy.Existing{Wanted: p.request.ID, Name: s.Name, Type: p.Volume.Type, Metadata: s.Metadata}
 	switch {
 	case stamp.Cluster == "" && IsForeign(p.Volume, i.Cluster, i.ClusterUID, p.found.Tenant):

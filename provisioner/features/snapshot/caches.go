@@ -347,7 +347,7 @@ func (c *Controller) count(content *snapshotv1.VolumeSnapshotContent) {
 // usageOf returns what a snapshot counts. Until its content's status has its size, it has
 // the size of its volume.
 func (c *Controller) usageOf(origin objects.SnapshotOrigin, status *snapshotv1.VolumeSnapshotContentStatus) ledger.Snapshot {
-	s := ledger.Snapshot{Tenant: origin.Tenant, StorageClass: origin.StorageClass}
+	s := ledger.Snapshot{IsBackup: origin.Backup != "", Tenant: origin.Tenant, StorageClass: origin.StorageClass}
 	if status != nil && status.RestoreSize != nil && *status.RestoreSize > 0 {
 		s.GiB = (*status.RestoreSize-1)>>30 + 1
 		return s

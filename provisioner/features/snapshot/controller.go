@@ -1,4 +1,5 @@
-// Package snapshot takes and removes the snapshots of VolumeSnapshots. The cluster's
+// Package snapshot takes and removes the snapshots of VolumeSnapshots, and backups, which
+// are one more kind of what Cinder keeps of a volume. The cluster's
 // snapshot-controller binds VolumeSnapshots and starts their deletion; this package
 // does for native volumes what a CSI driver and its sidecar do.
 //
@@ -20,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +40,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker"
@@ -45,8 +48,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
-// Snapshots manages the snapshots of one backend; backends.Snapshots implements
-// it.
+// Snapshots manages the snapshots, or the backups, of one backend; backends.Snapshots
+// implements it.
 type Snapshots interface {
 	Existing
 	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error)
@@ -78,6 +81,8 @@ type Existing interface {
 type Backends interface {
 	// Snapshots returns an error if no backend of that name is configured.
 	Snapshots(name string) (Snapshots, error)
+	// Backups does the same for backups.
+	Backups(name string) (Snapshots, error)
 	// Names lists every configured backend.
 	Names() []string
 }
@@ -175,7 +180,7 @@ type attempt = worker.Attempt[item]
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
-	c.counting, c.leftovers = &counting{Controller: c, counted: map[string]bool{}}, &leftovers{Controller: c, kept: map[string]string{}}
+	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
@@ -217,6 +222,44 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 		return c.leftovers.syncBackend(ctx, a)
 	}
 	return c.syncSnapshot(ctx, a)
+}
+
+// shelf is what a backend keeps of one kind.
+type shelf struct {
+	backend string
+	backups bool
+}
+
+func shelfOf(origin objects.SnapshotOrigin) shelf { return shelf{origin.Backend, origin.Backup != ""} }
+
+// on returns what manages a shelf.
+func (c *Controller) on(s shelf) (Snapshots, error) {
+	if s.backups {
+		return c.Backends.Backups(s.backend)
+	}
+	return c.Backends.Snapshots(s.backend)
+}
+
+// shelves returns those of a backend that may have something: as long as nobody may make
+// backups and there are none, Cinder is not asked for any.
+func (c *Controller) shelves(backend string) []shelf {
+	shelves := []shelf{{backend, false}}
+	if c.Policy().GrantsBackups() || c.hasBackups() {
+		shelves = append(shelves, shelf{backend, true})
+	}
+	return shelves
+}
+
+// hasBackups reports whether any content records a backup.
+func (c *Controller) hasBackups() bool {
+	shown := c.shown()
+	if shown == nil {
+		return false
+	}
+	all, err := shown.contents.List(everything)
+	return err == nil && slices.ContainsFunc(all, func(content *snapshotv1.VolumeSnapshotContent) bool {
+		return content.Annotations[objects.AnnotationBackup] != ""
+	})
 }
 
 func outcome(err error) worker.Outcome {

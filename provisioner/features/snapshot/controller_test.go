@@ -73,7 +73,7 @@ func TestWhoseSnapshotIsTaken(t *testing.T) {
 		})}, false, "Warning UnsupportedMode claim data has a volume in mode csi, whose snapshots need a VolumeSnapshotClass of driver standalone-cinder.openstack.org; delete the VolumeSnapshot, and make one of such a class"},
 		"a damaged record":              {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { delete(pv.Annotations, objects.AnnotationBackend) })}, false, "Warning ForeignVolume PersistentVolume pvc-c1: annotation"},
 		"another tenant's volume":       {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationTenant] = "b" })}, false, "Warning OtherTenant namespace team-a belongs to tenant a"},
-		"parameters":                    {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Parameters = map[string]string{"type": "x"} }), claim(nil), volume(nil)}, false, `Warning ParameterNotAllowed parameter "type"`},
+		"parameters":                    {[]runtime.Object{nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Parameters = map[string]string{"force": "x"} }), claim(nil), volume(nil)}, false, `Warning ParameterNotAllowed parameter "force"`},
 		"a StorageClass without a rule": {[]runtime.Object{nightly(nil), class(nil), claim(nil), volume(func(pv *corev1.PersistentVolume) { pv.Spec.StorageClassName = "slow" })}, false, "Warning NoMatchingClass"},
 		"a VolumeSnapshot being deleted": {[]runtime.Object{nightly(func(s *snapshotv1.VolumeSnapshot) {
 			now := metav1.Now()
@@ -175,7 +175,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 	})
 	t.Run("Cinder fails", func(t *testing.T) {
 		b := newBench(t, existing()...)
-		b.must(b.counting.countBackend(t.Context(), "gold"))
+		b.must(b.counting.countBackend(t.Context(), shelf{"gold", false}))
 		b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no room"}
 		if err := b.syncNightly(); !cinder.IsKind(err, cinder.KindOverQuota) {
 			t.Errorf("error %v", err)
@@ -464,7 +464,7 @@ func TestLeftovers(t *testing.T) {
 			b := newBench(t, test.existing...)
 			b.backend.listed = []cinder.Snapshot{test.found}
 			for range 2 {
-				b.must(b.leftovers.sweep(t.Context(), "gold", true))
+				b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
 			}
 			if !test.removed {
 				b.wantCalls()

@@ -26,9 +26,8 @@ type counting struct {
 	*Controller
 
 	mu sync.Mutex
-	// counted holds the backends whose snapshots the ledger has counted, and whether
-	// that count is still valid.
-	counted map[string]bool
+	// counted holds what the ledger has counted, and whether that count is still valid.
+	counted map[shelf]bool
 }
 
 // hear has a backend that answers again counted again: it may have moved to another
@@ -37,8 +36,10 @@ func (c *counting) hear(triggers []parking.Trigger) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, one := range triggers {
-		if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && c.counted[one.Name] {
-			c.counted[one.Name] = false
+		for s, counted := range c.counted {
+			if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && s.backend == one.Name && counted {
+				c.counted[s] = false
+			}
 		}
 	}
 }
@@ -48,24 +49,31 @@ func (c *counting) hear(triggers []parking.Trigger) {
 func (c *counting) countBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, name := range c.Backends.Names() {
-		group.Go(func() {
-			if err := c.countBackend(ctx, name); err == nil {
-				err = c.leftovers.sweep(ctx, name, false)
-				c.leftovers.warn(ctx, name, err)
-			}
-		})
+		for _, s := range c.shelves(name) {
+			group.Go(func() {
+				if err := c.countBackend(ctx, s); err == nil {
+					err = c.leftovers.sweep(ctx, s, false)
+					c.leftovers.warn(ctx, name, err)
+				}
+			})
+		}
 	}
 	group.Wait()
 }
 
 // countFor counts the backend of a snapshot and, if a limit on snapshots is decisive,
 // those other backends that its tenant may use and that answer.
-func (c *counting) countFor(ctx context.Context, backend string, d policy.Decision) error {
-	if err := c.countBackend(ctx, backend); err != nil {
-		return fmt.Errorf("cannot list the snapshots that backend %s already has: %w", backend, err)
+func (c *counting) countFor(ctx context.Context, of shelf, d policy.Decision) error {
+	if err := c.countBackend(ctx, of); err != nil {
+		return fmt.Errorf("cannot list what backend %s already has: %w", of.backend, err)
 	}
 	t, ok := c.Policy().Tenant(d.Tenant)
-	if !ok || !slices.ContainsFunc(d.Quotas, func(s policy.QuotaScope) bool { return s.Limits.Snapshots != nil || s.Limits.SnapshotGigabytes != nil }) {
+	if !ok || !slices.ContainsFunc(d.Quotas, func(s policy.QuotaScope) bool {
+		if of.backups {
+			return s.Limits.Backups != nil || s.Limits.BackupGigabytes != nil
+		}
+		return s.Limits.Snapshots != nil || s.Limits.SnapshotGigabytes != nil
+	}) {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, otherBackendsTimeout)
@@ -73,10 +81,10 @@ func (c *counting) countFor(ctx context.Context, backend string, d policy.Decisi
 	var group sync.WaitGroup
 	for _, class := range t.Classes {
 		for _, name := range class.Backends {
-			if name != backend && c.health(name) == nil {
+			if name != of.backend && c.health(name) == nil {
 				// A backend that is not counted in time only delays snapshots on that
 				// backend.
-				group.Go(func() { _ = c.countBackend(bounded, name) })
+				group.Go(func() { _ = c.countBackend(bounded, shelf{name, of.backups}) })
 			}
 		}
 	}
@@ -84,31 +92,31 @@ func (c *counting) countFor(ctx context.Context, backend string, d policy.Decisi
 	return nil
 }
 
-// countBackend counts the stamped snapshots of a backend, once in a term and once
+// countBackend counts the stamped snapshots or backups of a backend, once in a term and once
 // after each outage.
-func (c *counting) countBackend(ctx context.Context, name string) error {
+func (c *counting) countBackend(ctx context.Context, of shelf) error {
 	c.mu.Lock()
-	holds, again := c.counted[name]
+	holds, again := c.counted[of]
 	c.mu.Unlock()
 	if holds {
 		return nil
 	}
-	backend, err := c.Backends.Snapshots(name)
+	backend, err := c.on(of)
 	if err != nil {
 		return err
 	}
-	if _, err := c.list(ctx, name, backend, again); err != nil {
+	if _, err := c.list(ctx, of, backend, again); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.counted[name] = true
+	c.counted[of] = true
 	c.mu.Unlock()
 	return nil
 }
 
-// list lists the snapshots of a backend, and counts them. The term's last listing may
+// list lists the snapshots or backups of a backend, and counts them. The term's last listing may
 // lack snapshots that were taken since, so it frees no room.
-func (c *counting) list(ctx context.Context, name string, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
+func (c *counting) list(ctx context.Context, of shelf, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
 	var began time.Time
 	if again {
 		began = time.Now()
@@ -117,20 +125,21 @@ func (c *counting) list(ctx context.Context, name string, backend Snapshots, aga
 		all, err = backend.Snapshots(ctx)
 	}
 	if err == nil {
-		c.countListed(name, all, began)
+		c.countListed(of, all, began)
 	}
 	return all, err
 }
 
-// countListed counts the snapshots of a listing.
-func (c *counting) countListed(name string, all []cinder.Snapshot, began time.Time) {
+// countListed counts what a listing shows. A snapshot from which a backup is being made
+// counts as that backup.
+func (c *counting) countListed(of shelf, all []cinder.Snapshot, began time.Time) {
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
-		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) || c.isImported(stamp, s) {
-			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: s.SizeGiB}
+		if stamp := stamps.OfSnapshot(s); !stamps.IsForBackup(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) {
+			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{IsBackup: of.backups, Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: s.SizeGiB}
 		}
 	}
-	for _, tenant := range c.Ledger.FoundSnapshots(name, present, began) {
+	for _, tenant := range c.Ledger.FoundSnapshots(of.backend, of.backups, present, began) {
 		c.Board.Publish(roomOf(tenant))
 	}
 }

@@ -61,11 +61,11 @@ func TestRemovedContentsAreForgotten(t *testing.T) {
 func TestKeptSnapshotsAreForgotten(t *testing.T) {
 	b := newBench(t)
 	b.backend.listed = []cinder.Snapshot{stamped("snapshot-1", "u1", true), stamped("snapshot-2", "u2", true)}
-	b.must(b.leftovers.sweep(t.Context(), "gold", true))
-	b.leftovers.kept["snapshot-3"] = "silver"
+	b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
+	b.leftovers.kept["snapshot-3"] = shelf{"silver", false}
 	b.backend.listed = b.backend.listed[1:]
-	b.must(b.leftovers.sweep(t.Context(), "gold", true))
-	if len(b.leftovers.kept) != 2 || b.leftovers.kept["snapshot-2"] != "gold" || b.leftovers.kept["snapshot-3"] != "silver" {
+	b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
+	if len(b.leftovers.kept) != 2 || b.leftovers.kept["snapshot-2"] != (shelf{"gold", false}) || b.leftovers.kept["snapshot-3"] != (shelf{"silver", false}) {
 		t.Errorf("remembered are %v", b.leftovers.kept)
 	}
 }

@@ -165,7 +165,7 @@ func (i *importing) resume(ctx context.Context) (done bool, err error) {
 		return false, nil // nothing was begun
 	}
 	origin.SnapshotID = i.handle.ID
-	backend, err := i.Backends.Snapshots(origin.Backend)
+	backend, err := i.on(shelfOf(origin))
 	if err != nil {
 		return false, nil
 	}
@@ -237,7 +237,7 @@ func (i *importing) importer() *imports.SnapshotImporter {
 		Client: i.Client, SnapshotClient: i.Controller.Snapshots, Policy: i.inForce, Cluster: i.Cluster, ClusterUID: i.ClusterUID,
 		Snapshots: func(name string) (imports.Snapshots, error) {
 			i.origin.Backend = name
-			backend, err := i.Backends.Snapshots(name)
+			backend, err := i.on(shelf{name, backends.IsBackup(i.handle.ID)})
 			if err != nil {
 				return nil, err
 			}
@@ -248,11 +248,11 @@ func (i *importing) importer() *imports.SnapshotImporter {
 
 // reserve reserves room in the quotas.
 func (i *importing) reserve(ctx context.Context) error {
-	tenant := i.plan.Decision.Tenant
-	if err := i.counting.countFor(ctx, i.plan.Backend, i.plan.Decision); err != nil {
+	tenant, isBackup := i.plan.Decision.Tenant, backends.IsBackup(i.handle.ID)
+	if err := i.counting.countFor(ctx, shelf{i.plan.Backend, isBackup}, i.plan.Decision); err != nil {
 		return err
 	}
-	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},
+	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{IsBackup: isBackup, Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},
 		ledger.Decided{Revision: i.inForce.Revision(), Decision: i.plan.Decision, LeftBy: types.UID(i.plan.LeftBy())})
 	if full != nil {
 		why := deniedBy(full)
@@ -267,7 +267,7 @@ func (i *importing) reserve(ctx context.Context) error {
 // leads to it.
 func (i *importing) apply(ctx context.Context, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	backend, err := i.Backends.Snapshots(i.plan.Backend)
+	backend, err := i.on(shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)})
 	if err != nil {
 		return err
 	}
@@ -332,6 +332,7 @@ func (i *importing) originate(place cinder.Place) {
 		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
 	}
 	i.origin.FilesystemUUIDs, i.origin.NeverFormat = i.filesystem()
+	i.origin.Backup = i.plan.Decision.Backup
 	i.origin.Encrypted = i.encrypted()
 }
 
@@ -439,7 +440,7 @@ func (i *importing) giveUp(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
-	backend, err := i.Backends.Snapshots(origin.Backend)
+	backend, err := i.on(shelfOf(origin))
 	if err != nil || backend.Place() != origin.Place {
 		return nil // the snapshot may be elsewhere, with the stamp
 	}
@@ -503,7 +504,7 @@ func (r *removing) reportKept() {
 func (r *removing) findLost(ctx context.Context) (bool, error) {
 	id, reference := objects.ImportedHandleOf(r.content), r.content.Spec.VolumeSnapshotRef
 	for _, name := range r.Backends.Names() {
-		backend, err := r.Backends.Snapshots(name)
+		backend, err := r.on(shelf{name, backends.IsBackup(id)})
 		if err != nil || backend.Health() != nil {
 			continue // usually nothing was begun, and no outage may delay its end
 		}
@@ -517,6 +518,9 @@ func (r *removing) findLost(ctx context.Context) (bool, error) {
 			r.origin = objects.SnapshotOrigin{
 				Content: r.content.Name, SnapshotID: id, VolumeID: s.VolumeID, Backend: name, Place: place, Tenant: stamp.Tenant, Cluster: stamp.Cluster,
 				StorageClass: stamp.StorageClass, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
+			}
+			if backends.IsBackup(id) {
+				r.origin.Backup = policy.FullBackup
 			}
 			return true, nil
 		}
@@ -546,7 +550,7 @@ func (r *removing) leaveToSidecar(ctx context.Context) error {
 		return nil
 	}
 	r.origin.Backend = handle.Backend
-	backend, err := r.Backends.Snapshots(handle.Backend)
+	backend, err := r.on(shelf{handle.Backend, backends.IsBackup(handle.ID)})
 	if err != nil {
 		return nil // the sidecar is told
 	}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -25,7 +26,7 @@ func (c *Controller) Audit(ctx context.Context, name string) {
 	if c.shown() == nil || c.health(name) != nil {
 		return
 	}
-	c.leftovers.warn(ctx, name, c.leftovers.sweep(ctx, name, true))
+	c.leftovers.warn(ctx, name, c.leftovers.sweepAll(ctx, name))
 }
 
 // leftovers removes the snapshots that late requests left behind.
@@ -33,9 +34,8 @@ type leftovers struct {
 	*Controller
 
 	mu sync.Mutex
-	// kept holds, by ID, the snapshots that were reported as kept, and the backend that
-	// lists them.
-	kept map[string]string
+	// kept holds, by ID, what was reported as kept, and the shelf that it is on.
+	kept map[string]shelf
 }
 
 // syncBackend looks at once for the snapshots of the CSI driver's contents that are gone
@@ -52,7 +52,16 @@ func (c *leftovers) syncBackend(ctx context.Context, a *attempt) error {
 	if !a.Begin("", backend) {
 		return nil // its turn brings it back
 	}
-	return c.sweep(ctx, backend, true)
+	return c.sweepAll(ctx, backend)
+}
+
+// sweepAll sweeps every shelf of a backend.
+func (c *leftovers) sweepAll(ctx context.Context, backend string) error {
+	var errs []error
+	for _, s := range c.shelves(backend) {
+		errs = append(errs, c.sweep(ctx, s, true))
+	}
+	return errors.Join(errs...)
 }
 
 func (c *leftovers) warn(ctx context.Context, name string, err error) {
@@ -62,16 +71,16 @@ func (c *leftovers) warn(ctx context.Context, name string, err error) {
 }
 
 // sweep removes the snapshots to which nothing leads or ever led.
-func (c *leftovers) sweep(ctx context.Context, name string, again bool) error {
-	backend, err := c.Backends.Snapshots(name)
+func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
+	backend, err := c.on(of)
 	if err != nil {
 		return err
 	}
-	all, err := c.counting.list(ctx, name, backend, again)
+	all, err := c.counting.list(ctx, of, backend, again)
 	if err != nil {
 		return err
 	}
-	c.forgetKept(name, all)
+	c.forgetKept(of, all)
 	var candidates []cinder.Snapshot
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
@@ -89,7 +98,7 @@ func (c *leftovers) sweep(ctx context.Context, name string, again bool) error {
 		if named[s.ID] {
 			continue
 		}
-		if err := c.removeLeftover(ctx, backend, name, s); err != nil {
+		if err := c.removeLeftover(ctx, backend, of, s); err != nil {
 			return err
 		}
 	}
@@ -121,25 +130,25 @@ func (c *leftovers) namedHandles(ctx context.Context) (map[string]bool, error) {
 
 // forgetKept drops the reports about snapshots that a listing of their backend no
 // longer shows.
-func (c *leftovers) forgetKept(name string, all []cinder.Snapshot) {
+func (c *leftovers) forgetKept(of shelf, all []cinder.Snapshot) {
 	listed := map[string]bool{}
 	for _, s := range all {
 		listed[s.ID] = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.kept, func(id, backend string) bool { return backend == name && !listed[id] })
+	maps.DeleteFunc(c.kept, func(id string, on shelf) bool { return on == of && !listed[id] })
 }
 
 // removeLeftover removes a snapshot if it is proven that it was never handed out. Other
 // snapshots are kept, and reported once in a term.
-func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, name string, s cinder.Snapshot) error {
+func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of shelf, s cinder.Snapshot) error {
 	stamp := stamps.OfSnapshot(s)
-	log := c.Logger.With("backend", name, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
+	log := c.Logger.With("backend", of.backend, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
 	keep := func(why string) error {
 		c.mu.Lock()
 		_, said := c.kept[s.ID]
-		c.kept[s.ID] = name
+		c.kept[s.ID] = of
 		c.mu.Unlock()
 		if !said {
 			log.Info("Kept a snapshot that no VolumeSnapshotContent names", "reason", why)

@@ -76,6 +76,10 @@ func (r *removing) end(err error) error {
 		}
 		return nil // a change of the content brings it back
 	}
+	if cinder.IsKind(err, backends.KindPending) {
+		r.await(r.attempt, err, about...)
+		return err
+	}
 	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
 		r.report(reasonBackendUnavailable, unhealthy.Error(), about...)
 		r.park(r.attempt, r.content, parking.Blocked, triggersAt(r.origin.Backend)...)
@@ -87,7 +91,7 @@ func (r *removing) end(err error) error {
 	case objects.ImportedHandleOf(r.content) != "":
 		r.report("SnapshotImportFailed", err.Error(), about...)
 	}
-	r.park(r.attempt, r.content, parking.Failing, triggersAt(r.origin.Backend)...)
+	r.park(r.attempt, r.content, parking.Failing, append(triggersAt(r.origin.Backend), parking.Trigger{Kind: parking.Snapshots, Name: r.origin.VolumeID})...)
 	return err
 }
 
@@ -226,7 +230,7 @@ func (r *removing) reportUnbound(ctx context.Context) error {
 // hasRecorded reports whether Cinder has a snapshot of the origin that was marked
 // as recorded.
 func (c *Controller) hasRecorded(ctx context.Context, origin objects.SnapshotOrigin) (bool, error) {
-	backend, err := c.Backends.Snapshots(origin.Backend)
+	backend, err := c.on(shelfOf(origin))
 	if err != nil {
 		return false, err
 	}
@@ -259,7 +263,7 @@ func (r *removing) whyNotRequested(ctx context.Context) (*denied, error) {
 // remove removes the snapshot, and then the finalizer.
 func (r *removing) remove(ctx context.Context) error {
 	started := time.Now()
-	backend, err := r.Backends.Snapshots(r.origin.Backend)
+	backend, err := r.on(shelfOf(r.origin))
 	if err != nil {
 		return fmt.Errorf("VolumeSnapshotContent %s: %w", r.content.Name, err)
 	}
@@ -305,7 +309,7 @@ func (r *removing) remove(ctx context.Context) error {
 	}
 	r.noteRemoved(r.content)
 	r.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: r.origin.VolumeID})
-	r.Logger.Info("Deleted a snapshot", "tenant", r.origin.Tenant, "snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID,
+	r.Logger.Info("Deleted a snapshot", "backup", r.origin.Backup, "tenant", r.origin.Tenant, "snapshot", r.origin.Namespace+"/"+r.origin.Name, "snapshotUID", r.origin.UID,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "id", r.origin.SnapshotID, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
 	return r.letGo(ctx)
 }

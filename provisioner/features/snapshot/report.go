@@ -12,6 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/retry"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 const reasonBackendUnavailable = placement.ReasonBackendUnavailable
@@ -25,6 +26,16 @@ func (c *Controller) report(reason, message string, objects ...metav1.Object) {
 			c.Logger.Info("Reported on a "+string(itemOf(object).kind), "name", itemOf(object).String(), "reason", reason, "message", message)
 		}
 	}
+}
+
+// await waits for what Cinder does for hours. It is not a failure.
+func (c *Controller) await(a *attempt, pending error, objects ...metav1.Object) {
+	for _, object := range objects {
+		if c.parked.IsNews(object.GetUID(), "BackupPending", pending.Error(), false) {
+			c.Recorder.Event(described(object), corev1.EventTypeNormal, "BackupPending", pending.Error())
+		}
+	}
+	c.park(a, objects[0], parking.Waiting)
 }
 
 // described returns an object with its kind, which caches omit but the recorder needs.

@@ -76,6 +76,9 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 			}
 		}
 	}
+	if backend, err = c.on(shelfOf(t.origin)); err != nil {
+		return Taken{}, err
+	}
 	taken, err := t.takeForSidecar(ctx, backend, requests)
 	return Taken{taken, t.origin.Backend}, objects.WithSnapshotRemedy(err, t.origin)
 }
@@ -171,7 +174,7 @@ func (t *taking) annotate(ctx context.Context) error {
 
 func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests *requestids.RequestIDs) (cinder.Snapshot, error) {
 	started := time.Now()
-	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, CSI: true}
+	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, CSI: true, Incremental: t.origin.Backup == policy.IncrementalBackup}
 	spec.Source.Permit = t.stillWanted
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil && taken.VolumeID != t.origin.VolumeID {
@@ -192,7 +195,8 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
+	t.tookBackup()
+	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
 	return taken, nil
 }
@@ -220,7 +224,7 @@ func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
 	if err := c.isReady(); err != nil {
 		return err
 	}
-	backend, err := c.Backends.Snapshots(backendName)
+	backend, err := c.on(shelf{backendName, backends.IsBackup(id)})
 	if err != nil {
 		return err
 	}
@@ -409,8 +413,16 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		names = []string{backendName}
 	}
 	var all []Taken
+	var shelves []shelf
 	for _, name := range names {
-		backend, err := c.Backends.Snapshots(name)
+		if id != "" {
+			shelves = append(shelves, shelf{name, backends.IsBackup(id)})
+			continue
+		}
+		shelves = append(shelves, c.shelves(name)...)
+	}
+	for _, of := range shelves {
+		backend, err := c.on(of)
 		if err != nil {
 			return nil, err
 		}
@@ -431,7 +443,7 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		for _, s := range found {
 			stamp := stamps.OfSnapshot(s)
 			if stamps.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
-				all = append(all, Taken{s, name})
+				all = append(all, Taken{s, of.backend})
 			}
 		}
 	}

@@ -88,9 +88,9 @@ func TestSnapshotForASidecar(t *testing.T) {
 		"taken":                      {content: forSidecar(nil), calls: taken, counts: 1},
 		"with the sidecar's own key": {content: forSidecar(nil), parameters: map[string]string{"csi.storage.k8s.io/volumesnapshot/name": "nightly"}, calls: taken, counts: 1},
 		"begun before, and the policy has changed": {content: forSidecar(func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations = recorded(nil).Annotations }),
-			parameters: map[string]string{"type": "x"}, calls: taken, counts: 1},
-		"a class with parameters": {content: forSidecar(nil), parameters: map[string]string{"type": "x"}, kind: "Denied",
-			message: `ParameterNotAllowed: parameter "type" of the VolumeSnapshotClass is not known; a VolumeSnapshotClass of this program has no parameters`},
+			parameters: map[string]string{"force": "x"}, calls: taken, counts: 1},
+		"a class with parameters": {content: forSidecar(nil), parameters: map[string]string{"force": "x"}, kind: "Denied",
+			message: `ParameterNotAllowed: parameter "force" of the VolumeSnapshotClass is not known; there are only type and incremental`},
 		"no room": {content: forSidecar(nil), prepare: func(b *bench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, kind: "NoRoom",
 			message: "QuotaExceeded: tenant a would use 2 of 1 snapshots (tenants[0].quota.snapshots)", counts: 1},
 		"another tenant's volume": {content: forSidecar(nil), volume: csiVolume(func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationTenant] = "b" }), kind: "Denied",
@@ -116,7 +116,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
 		}, kind: "Unavailable", message: "backend gold: silent"},
 		"an answer that is lost": {content: forSidecar(nil), prepare: func(b *bench) {
-			b.counting.counted["gold"] = true
+			b.counting.counted[shelf{"gold", false}] = true
 			b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "lost", EffectUnknown: true}
 		}, kind: "Unavailable", message: "backend gold: lost", calls: taken[:1], counts: 1},
 	} {
@@ -418,7 +418,7 @@ func TestLeftoversOfASidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, append(test.existing, namespace())...)
 			b.backend.listed = []cinder.Snapshot{*stampedForSidecar(test.change)}
-			b.must(b.leftovers.sweep(t.Context(), "gold", true))
+			b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
 			b.wantCalls(test.calls...)
 		})
 	}

@@ -83,6 +83,10 @@ func (t *taking) end(err error) error {
 		t.park(t.attempt, t.snapshot, parking.Denied, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: t.snapshot.Namespace})...)
 		return nil
 	}
+	if cinder.IsKind(err, backends.KindPending) {
+		t.await(t.attempt, err, t.snapshot)
+		return err
+	}
 	if unhealthy := t.health(t.origin.Backend); unhealthy != nil {
 		t.report(reasonBackendUnavailable, unhealthy.Error(), t.snapshot)
 		t.park(t.attempt, t.snapshot, parking.Blocked, triggersAt(t.origin.Backend)...)
@@ -110,7 +114,7 @@ func (t *taking) run(ctx context.Context) error {
 			return err
 		}
 	}
-	backend, err := t.Backends.Snapshots(t.origin.Backend)
+	backend, err := t.on(shelfOf(t.origin))
 	if err != nil {
 		return err
 	}
@@ -171,9 +175,11 @@ func (t *taking) consider() (*snapshotv1.VolumeSnapshotClass, error) {
 	case !apierrors.IsNotFound(err):
 		return nil, err
 	}
-	if decision := t.decide(class, labels); decision.Denial != nil {
+	decision := t.decide(class, labels)
+	if decision.Denial != nil {
 		return nil, deniedBy(decision.Denial)
 	}
+	t.origin.Backup = decision.Backup
 	return class, nil
 }
 
@@ -251,7 +257,8 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
-	if err := t.counting.countFor(ctx, t.origin.Backend, decision.Decision); err != nil {
+	t.origin.Backup = decision.Backup
+	if err := t.counting.countFor(ctx, shelfOf(t.origin), decision.Decision); err != nil {
 		return err
 	}
 	full, err := t.Ledger.ReserveSnapshot(t.snapshot.UID, t.origin.Backend, t.usageOf(t.origin, nil), decision)
@@ -266,7 +273,7 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 // take takes the snapshot, marks it, and names it in the content.
 func (t *taking) take(ctx context.Context, backend Snapshots, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place}
+	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, Incremental: t.origin.Backup == policy.IncrementalBackup}
 	spec.Source.Permit = t.stillWanted
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil {
@@ -280,9 +287,18 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *requesti
 		return objects.WithSnapshotRemedy(err, t.origin)
 	}
 	t.parked.Forget(t.snapshot.UID)
-	t.Logger.Info("Took a snapshot", "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
+	t.tookBackup()
+	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
 	return nil
+}
+
+// tookBackup brings back the deletion of a volume that waited for the snapshot from which a
+// backup was made.
+func (t *taking) tookBackup() {
+	if t.origin.Backup != "" {
+		t.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
+	}
 }
 
 func (c *Controller) stampOf(origin objects.SnapshotOrigin) stamps.Snapshot {

@@ -74,7 +74,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) (answer string) {
 		for _, name := range names {
 			listed[types.UID(name)] = s.read(t, d, name).Snapshot
 		}
-		for _, tenant := range s.FoundSnapshots(s.read(t, d, "").backend, listed, time.Now().Add(-ago)) {
+		for _, tenant := range s.FoundSnapshots(s.read(t, d, "").backend, false, listed, time.Now().Add(-ago)) {
 			answer += freed(tenant, true)
 		}
 	default:

@@ -8,9 +8,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// Snapshot is what a VolumeSnapshot's snapshot counts.
+// Snapshot is what a VolumeSnapshot's snapshot, or backup, counts.
 type Snapshot struct {
-	Tenant string
+	IsBackup bool
+	Tenant   string
 	// StorageClass is the volume's.
 	StorageClass string
 	// GiB is its size. If Estimated, it is the volume's, because the snapshot's is not
@@ -20,7 +21,7 @@ type Snapshot struct {
 }
 
 func (s Snapshot) usage() policy.Usage {
-	return policy.Usage{Snapshots: 1, SnapshotGigabytes: s.GiB}
+	return policy.SnapshotUsage(s.IsBackup, s.GiB)
 }
 
 // snapshotEntry is a snapshot, existing or planned. It counts exactly once, by the UID of
@@ -109,16 +110,16 @@ func (s *snapshots) RecordSnapshot(uid types.UID, backend string, snapshot Snaps
 	return tenant, ok && snapshot.GiB < known.GiB
 }
 
-// FoundSnapshots counts all snapshots that a listing of a backend shows; a snapshot that
+// FoundSnapshots counts all snapshots, or all backups, that a listing of a backend shows; a snapshot that
 // counts for no tenant moves to a backend that its tenant may use, as a volume does in
 // Found. It frees the room of those that existed before the listing but are not in it,
 // and returns the tenants that now have room. Listed sizes replace estimates.
-func (s *snapshots) FoundSnapshots(backend string, all map[types.UID]Snapshot, began time.Time) (freed []string) {
+func (s *snapshots) FoundSnapshots(backend string, backups bool, all map[types.UID]Snapshot, began time.Time) (freed []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refresh()
 	for uid, e := range s.entries {
-		if _, present := all[uid]; !present && e.state == found && e.backend == backend && e.since.Before(began) {
+		if _, present := all[uid]; !present && e.state == found && e.backend == backend && e.IsBackup == backups && e.since.Before(began) {
 			tenant, _ := s.remove(uid)
 			freed = append(freed, tenant)
 		}
