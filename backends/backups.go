@@ -82,11 +82,17 @@ func recorded(b cinder.Snapshot, err error) (cinder.Snapshot, error) {
 // backup that an incremental one could depend on, or the last attempt at one failed, the
 // backup is a full one.
 func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cinder.Snapshot, err error) {
+	uid := spec.Stamp.SnapshotUID
+	defer func() {
+		if cinder.IsKind(err, cinder.KindConflict) {
+			// Perhaps a backup of the snapshot is being made that this term does not know.
+			e.taken.known.Doubt(uid)
+		}
+	}()
 	from, err := e.source.takeSnapshot(ctx, spec.sourceOfBackup())
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	uid := spec.Stamp.SnapshotUID
 	metadata := spec.Stamp.Metadata(spec.Metadata)
 	if spec.CSI {
 		metadata[stamps.KeyMode] = stamps.ModeCSI

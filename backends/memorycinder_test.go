@@ -63,6 +63,9 @@ type memoryCinder struct {
 	ignoreFilter bool
 
 	snapshots map[string]*memorySnapshot
+	backups   map[string]*memoryBackup
+	// slowBackups means that neither a backup nor a restore ends.
+	slowBackups bool
 	// snapshotDeleted is the status after the deletion of a snapshot; empty: gone.
 	snapshotDeleted cinder.Status
 	// extended is the status after an extension that fails; empty: none fails.
@@ -101,6 +104,7 @@ type memoryVolume struct {
 	growsTo int64         // size after an extension
 	becomes string        // type after a retype
 	deleted cinder.Status // status after a deletion; empty: gone
+	backup  string        // whose content it gets
 	number  int           // order of creation
 }
 
@@ -199,7 +203,7 @@ const (
 )
 
 func newMemoryCinder() *memoryCinder {
-	return &memoryCinder{volumes: map[string]*memoryVolume{}, snapshots: map[string]*memorySnapshot{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
+	return &memoryCinder{volumes: map[string]*memoryVolume{}, snapshots: map[string]*memorySnapshot{}, backups: map[string]*memoryBackup{}, delayed: map[*delayedEffect]int{}, workflow: cinder.WorkflowReserve, open: map[string]*memoryAttachment{}, delay: func() int { return 3 }, place: memoryPlace, clock: time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC), looks: 2}
 }
 
 // add adds a volume, with defaults for empty fields.
@@ -252,6 +256,7 @@ func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 				return cinder.Volume{}, false
 			}
 			v.Status = v.end
+			m.restore(v)
 		} else {
 			v.left--
 		}
@@ -359,12 +364,18 @@ func (m memoryClient) actionOn(ctx context.Context, operation, id, attachment st
 }
 
 func (m memoryClient) CreateVolume(ctx context.Context, request cinder.NewVolume) (created cinder.Volume, err error) {
-	err = m.call(ctx, "volume.create", "", func() error {
+	err = m.call(ctx, strings.TrimSuffix("volume.create of "+request.BackupID, " of "), "", func() error {
 		if err := m.copyable(request); err != nil {
 			return err
 		}
-		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata),
+		v := m.put(cinder.Volume{Name: request.Name, Status: cinder.StatusCreating, SizeGiB: request.SizeGiB, Type: request.Type, Zone: request.Zone, Metadata: maps.Clone(request.Metadata), Description: request.Description,
 			SourceVolumeID: request.SourceVolumeID, SnapshotID: request.SnapshotID, MultiAttach: request.Type == sharedType})
+		if v.backup = request.BackupID; v.backup != "" {
+			m.backups[v.backup].Status = cinder.StatusBackupRestoring
+			if m.slowBackups {
+				v.left = math.MaxInt
+			}
+		}
 		if request.Type == failingType {
 			v.end = cinder.StatusError
 		}
@@ -392,6 +403,16 @@ func (m *memoryCinder) copyable(request cinder.NewVolume) error {
 		source, ok := m.snapshots[id]
 		if !ok {
 			return snapshotNotFound("volume.create", id)
+		}
+		size = source.SizeGiB
+	}
+	if id := request.BackupID; id != "" {
+		source, ok := m.backups[id]
+		switch {
+		case !ok:
+			return backupNotFound("volume.create", id)
+		case source.Status != cinder.StatusAvailable:
+			return conflict("volume.create", "Originating backup status must be one of 'available' values")
 		}
 		size = source.SizeGiB
 	}
@@ -755,7 +776,7 @@ func (m *memoryCinder) changes() []string {
 func isRead(line string) bool {
 	operation, _, _ := strings.Cut(line, " ")
 	return operation == "volume.list" || operation == "volume.get" || operation == "message.list" || operation == "attachment.list" || operation == "attachment.get" ||
-		operation == "snapshot.list" || operation == "snapshot.get"
+		operation == "snapshot.list" || operation == "snapshot.get" || operation == "backup.list" || operation == "backup.get"
 }
 
 func (m *memoryCinder) forgetLog() {
