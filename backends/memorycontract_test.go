@@ -15,7 +15,7 @@ func TestMemoryCinderIsLikeCinder(t *testing.T) {
 	for name, member := range map[string]bool{"administrator": false, "member": true} {
 		t.Run(name, func(t *testing.T) {
 			cindercontract.Run(t, cindercontract.Target{
-				Cinder: backends.NewMemoryCinder(member), Member: member, Type: "iscsi", OtherType: "other", FailingType: backends.FailingType, SharedType: backends.SharedType, Wait: 5 * time.Second, Poll: time.Millisecond,
+				Cinder: backends.NewMemoryCinder(member), Member: member, Type: "iscsi", OtherType: "other", FailingType: backends.FailingType, SharedType: backends.SharedType, Backups: true, Wait: 5 * time.Second, Poll: time.Millisecond,
 			})
 		})
 	}

@@ -12,6 +12,7 @@ type Cinder interface {
 	Volumes
 	Changes
 	Snapshots
+	Backups
 	Actions
 	Attachments
 	// Place returns where the volumes live; it never changes.
@@ -27,6 +28,8 @@ type Volumes interface {
 	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
+	// ReplaceMetadata replaces all metadata.
+	ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 	// DeleteMetadata deletes one key, which must have no slash.
@@ -52,6 +55,16 @@ type Snapshots interface {
 	DeleteSnapshot(ctx context.Context, id string) error
 	// UpdateSnapshotMetadata writes metadata; other keys stay.
 	UpdateSnapshotMetadata(ctx context.Context, id string, metadata map[string]string) error
+}
+
+// Backups is what the readings need of /backups.
+type Backups interface {
+	CreateBackup(ctx context.Context, request cinder.NewBackup) (cinder.Snapshot, error)
+	Backup(ctx context.Context, id string) (cinder.Snapshot, error)
+	ListBackups(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error
+	DeleteBackup(ctx context.Context, id string) error
+	// UpdateBackupMetadata writes metadata; other keys stay.
+	UpdateBackupMetadata(ctx context.Context, id string, metadata map[string]string) error
 }
 
 // Actions is the volume actions that connect a volume by the workflow

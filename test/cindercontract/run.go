@@ -39,6 +39,8 @@ type Target struct {
 	// SharedType is a type whose volumes several hosts may attach; without it, what
 	// only they do is skipped.
 	SharedType string
+	// Backups means that Cinder has a backup service.
+	Backups bool
 	// Wait bounds the wait for a state; Poll is the time between two reads.
 	Wait, Poll time.Duration
 }
@@ -57,7 +59,11 @@ func Run(t *testing.T, target Target) {
 	t.Helper()
 	// These run first, and one after the other: a listing restarts if the
 	// volume at which a page was to begin is deleted meanwhile.
-	for _, some := range []map[string]func(*subject){readings, snapshotReadings} {
+	all := []map[string]func(*subject){readings, snapshotReadings}
+	if target.Backups {
+		all = append(all, backupReadings)
+	}
+	for _, some := range all {
 		for name, judge := range some {
 			t.Run(name, func(t *testing.T) { judge(newSubject(t, target)) })
 		}
@@ -113,8 +119,8 @@ type subject struct {
 	ctx context.Context
 	// id is the volume's ID, attachment that of its last attachment.
 	id, attachment string
-	// taken are the IDs of its snapshots.
-	taken []string
+	// taken are the IDs of its snapshots, backups those of its backups.
+	taken, backups []string
 }
 
 func newSubject(t *testing.T, target Target) *subject {
@@ -238,6 +244,7 @@ func (s *subject) listed() []string {
 // cleanUp removes the volume in any state.
 func (s *subject) cleanUp() {
 	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
+		s.removeBackups()
 		s.removeSnapshots()
 		v, found := s.settled()
 		if !found {

@@ -27,7 +27,7 @@ func TestAdapter(t *testing.T) {
 				t.Run("whose keys the key manager shows", func(t *testing.T) { keyReadings(t, target, client) })
 			}
 			cindercontract.Run(t, cindercontract.Target{
-				Cinder: patient{client, target.Lag}, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Wait: target.Wait, Poll: target.Poll,
+				Cinder: patient{client, target.Lag}, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Backups: target.Backups, Wait: target.Wait, Poll: target.Poll,
 				// Real volumes take a second each.
 				OnlyMember: testing.Short() && !target.noauth() && i >= len(simulators),
 			})

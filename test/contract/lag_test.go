@@ -43,6 +43,16 @@ func (p patient) ListSnapshots(ctx context.Context, query cinder.Query, yield fu
 	return p.Cinder.ListSnapshots(ctx, query, yield)
 }
 
+func (p patient) Backup(ctx context.Context, id string) (cinder.Snapshot, error) {
+	time.Sleep(p.lag)
+	return p.Cinder.Backup(ctx, id)
+}
+
+func (p patient) ListBackups(ctx context.Context, query cinder.Query, yield func([]cinder.Snapshot) bool) error {
+	time.Sleep(p.lag)
+	return p.Cinder.ListBackups(ctx, query, yield)
+}
+
 func (p patient) Attachments(ctx context.Context, volumeID string) ([]cinder.Attachment, error) {
 	time.Sleep(p.lag)
 	return p.Cinder.Attachments(ctx, volumeID)

@@ -24,6 +24,8 @@ type Target struct {
 	// Keystone is nil for a Cinder in noauth mode.
 	Keystone *Keystone
 	Types    Types
+	// Backups means that Cinder has a backup service.
+	Backups bool
 	// Wait bounds the wait for a state; Poll is the time between two reads; Lag is how old
 	// the state is that reads show.
 	Wait, Poll, Lag time.Duration
@@ -165,7 +167,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}},
 			drivers.VolumeType{Name: "luks-barbican", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256, KeyManager: true}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
-		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, Lag: lag,
+		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, BackupDelay: 5 * time.Millisecond, Lag: lag,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -183,14 +185,14 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	return []Target{
 		{
 			Name: "simulator noauth", Endpoint: simulator.NoauthEndpoint(), Project: cindersim.DefaultNoauthProject,
-			Types: types, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
+			Types: types, Backups: true, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
 		},
 		{
 			Name: "simulator keystone", Keystone: &Keystone{
 				URL: simulator.KeystoneURL(), Domain: "Default", Region: "RegionOne", Member: account("team-a"), Other: &other, Admin: &admin,
 				Credential: &Credential{ID: simulator.ApplicationCredentials()[0].ID, Secret: "contract-secret"},
 			},
-			Types: keystoneTypes, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
+			Types: keystoneTypes, Backups: true, Wait: 10 * time.Second, Poll: 2 * time.Millisecond, Lag: lag,
 		},
 	}
 }
@@ -212,7 +214,7 @@ func realTargets(t *testing.T) []Target {
 		targets = append(targets, Target{
 			Name: "cinder noauth", Endpoint: strings.TrimSuffix(endpoint, "/"),
 			Project: environment("CONTRACT_NOAUTH_PROJECT", cindersim.DefaultNoauthProject),
-			Types:   types, Wait: wait, Poll: 100 * time.Millisecond,
+			Types:   types, Backups: os.Getenv("CONTRACT_BACKUPS") != "", Wait: wait, Poll: 100 * time.Millisecond,
 		})
 	}
 	if url := os.Getenv("CONTRACT_KEYSTONE_URL"); url != "" {
@@ -226,7 +228,7 @@ func realTargets(t *testing.T) []Target {
 				Region: environment("CONTRACT_REGION", "RegionOne"), Member: *member,
 				Other: account("CONTRACT_OTHER_"), Admin: account("CONTRACT_ADMIN_"), Credential: credential(),
 			},
-			Types: types, Wait: wait, Poll: 100 * time.Millisecond,
+			Types: types, Backups: os.Getenv("CONTRACT_BACKUPS") != "", Wait: wait, Poll: 100 * time.Millisecond,
 		})
 	}
 	return targets
