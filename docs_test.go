@@ -325,7 +325,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 // internal are kinds of errors, which decide what is retried when, and what sidecars
 // are told. No user reads them.
-var internal = []string{"NotShown", "AlreadyExists", "HasSnapshots", "InUse", "NativeInUse", "NoRoom", "NodeFull", "NodeUnknown", "NotFound", "NotOurs", "OnOtherNode", "OutOfRange", "RateLimited", "VolumeFailed"}
+var internal = []string{"NotShown", "AlreadyExists", "HasBackups", "HasSnapshots", "InUse", "NativeInUse", "NoRoom", "NodeFull", "NodeUnknown", "NotFound", "NotOurs", "OnOtherNode", "OutOfRange", "RateLimited", "VolumeFailed"}
 
 // TestPromisesNameTestsThatExist keeps the page of promises from naming tests
 // that no longer exist.

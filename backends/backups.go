@@ -26,8 +26,8 @@ func IsBackup(id string) bool { return strings.HasPrefix(id, backupPrefix) }
 const patience = 10 * time.Second
 
 // Backups returns what manages the backend's backups.
-func (l *Lifecycle) Backups() Snapshots {
-	return Snapshots{l, func(at *owners) *snapshots { return at.backups }}
+func (l Snapshots) Backups() Snapshots {
+	return Snapshots{l.Lifecycle, func(at *owners) *snapshots { return at.backups }}
 }
 
 func newBackups(l *Lifecycle, at *endpoint, from *snapshots) *snapshots {

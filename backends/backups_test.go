@@ -62,7 +62,7 @@ func TestBackupIsMadeFromASnapshotThatGoes(t *testing.T) {
 			volume := memory.add(v)
 			l := memory.term(t)
 			if test.earlier {
-				_, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume))
+				_, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume))
 				success(t, err)
 			}
 			memory.created = func(operation string) cinder.Status {
@@ -74,7 +74,7 @@ func TestBackupIsMadeFromASnapshotThatGoes(t *testing.T) {
 			memory.forgetLog()
 			spec := snapshotSpec(1, volume)
 			spec.Incremental = test.incremental
-			b, err := l.Backups().TakeSnapshot(t.Context(), spec)
+			b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
 			equal(t, authtest.ErrorText(err), test.wantErr)
 			if err == nil && (!IsBackup(b.ID) || b.Incremental != test.earlier || b.SizeGiB != 1 || stamps.WasRecorded(b)) {
 				t.Errorf("the backup is %+v", b)
@@ -84,7 +84,7 @@ func TestBackupIsMadeFromASnapshotThatGoes(t *testing.T) {
 			}
 			equal(t, len(memory.stampedSnapshots(1)), test.left)
 			if err != nil {
-				_, err := l.Backups().AbandonSnapshots(t.Context(), snapshotTarget(1, ""))
+				_, err := l.Snapshots().Backups().AbandonSnapshots(t.Context(), snapshotTarget(1, ""))
 				success(t, err)
 				equal(t, len(memory.stampedSnapshots(1))+len(memory.stampedBackups(1)), 0)
 			}
@@ -99,7 +99,7 @@ func TestFailedIncrementalBackupIsFollowedByAFullOne(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))
 	l := memory.term(t)
-	_, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume))
+	_, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume))
 	success(t, err)
 	memory.created = func(operation string) cinder.Status {
 		if strings.HasSuffix(operation, "incremental") {
@@ -109,9 +109,9 @@ func TestFailedIncrementalBackupIsFollowedByAFullOne(t *testing.T) {
 	}
 	spec := snapshotSpec(1, volume)
 	spec.Incremental = true
-	_, err = l.Backups().TakeSnapshot(t.Context(), spec)
+	_, err = l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
 	equal(t, cinder.KindOf(err), KindVolumeFailed)
-	b, err := l.Backups().TakeSnapshot(t.Context(), spec)
+	b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
 	if err != nil || b.Incremental {
 		t.Errorf("%+v, %v", b, err)
 	}
@@ -122,17 +122,17 @@ func TestBackupWithDependentsWaits(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusAvailable))
 	l := memory.term(t)
-	full, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	full, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	spec := snapshotSpec(2, volume)
 	spec.Incremental = true
-	next, err := l.Backups().TakeSnapshot(t.Context(), spec)
+	next, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
 	success(t, err)
-	err = l.Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, full.ID))
+	err = l.Snapshots().Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, full.ID))
 	equal(t, cinder.KindOf(err), KindHasBackups)
 	equal(t, authtest.ErrorText(err), "backend gold: incremental backups depend on backup "+cinderID(full.ID)+"; it is deleted after them")
-	success(t, l.Backups().RemoveSnapshot(t.Context(), snapshotTarget(2, next.ID)))
-	success(t, l.Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, full.ID)))
+	success(t, l.Snapshots().Backups().RemoveSnapshot(t.Context(), snapshotTarget(2, next.ID)))
+	success(t, l.Snapshots().Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, full.ID)))
 	equal(t, len(memory.backups), 0)
 }
 
@@ -143,12 +143,18 @@ func TestNobodyWaitsHoursForABackup(t *testing.T) {
 		memory := newMemoryCinder()
 		volume := memory.add(mine(1, cinder.StatusAvailable))
 		l := memory.term(t)
-		ready, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+		ready, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 		success(t, err)
 		memory.slowBackups = true
 		for _, do := range []func() error{
-			func() error { _, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume)); return err },
-			func() error { _, err := l.Backups().AbandonSnapshots(t.Context(), snapshotTarget(2, "")); return err },
+			func() error {
+				_, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(2, volume))
+				return err
+			},
+			func() error {
+				_, err := l.Snapshots().Backups().AbandonSnapshots(t.Context(), snapshotTarget(2, ""))
+				return err
+			},
 			func() error { _, err := l.Connect(t.Context(), restoring(3, ready.ID)); return err },
 		} {
 			began := time.Now()
@@ -178,9 +184,9 @@ func TestRestoredVolumeIsStampedAgain(t *testing.T) {
 			memory := newMemoryCinder()
 			volume := memory.add(mine(1, cinder.StatusInUse))
 			l := memory.term(t)
-			b, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 			success(t, err)
-			success(t, l.Backups().MarkSnapshot(t.Context(), b))
+			success(t, l.Snapshots().Backups().MarkSnapshot(t.Context(), b))
 			if killed {
 				memory.fault = func(operation, _ string) mishap {
 					if operation == "metadata.replace" {
@@ -221,7 +227,7 @@ func TestRestoredVolumeOfAGoneClaimIsRemoved(t *testing.T) {
 	memory := newMemoryCinder()
 	volume := memory.add(mine(1, cinder.StatusInUse))
 	l := memory.term(t)
-	b, err := l.Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	memory.fault = func(operation, _ string) mishap {
 		if operation == "metadata.replace" {
@@ -267,7 +273,7 @@ func TestBackupsSurviveEveryFault(t *testing.T) {
 		spec.Incremental = rapid.Bool().Draw(rt, "incremental")
 		var b cinder.Snapshot
 		if err := w.until(rt, t, "take", func(l *Lifecycle) (err error) {
-			b, err = l.Backups().TakeSnapshot(t.Context(), spec)
+			b, err = l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
 			return err
 		}); err != nil {
 			rt.Fatalf("no backup in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
@@ -278,7 +284,9 @@ func TestBackupsSurviveEveryFault(t *testing.T) {
 		if found := w.stampedSnapshots(1); len(found) > 0 {
 			rt.Fatalf("left the snapshots %q\nlog: %s", found, strings.Join(w.log, "\n     "))
 		}
-		if err := w.until(rt, t, "remove", func(l *Lifecycle) error { return l.Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, b.ID)) }); err != nil {
+		if err := w.until(rt, t, "remove", func(l *Lifecycle) error {
+			return l.Snapshots().Backups().RemoveSnapshot(t.Context(), snapshotTarget(1, b.ID))
+		}); err != nil {
 			rt.Fatalf("not removed in the end: %v\nlog: %s", err, strings.Join(w.log, "\n     "))
 		}
 		w.check(rt)

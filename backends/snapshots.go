@@ -145,6 +145,10 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 			}
 		case cinder.StatusError:
 			return cinder.Snapshot{}, e.discardSnapshot(ctx, s, spec)
+		case cinder.StatusBackingUp:
+			// It stays so if there was no backup service to make the backup
+			// (create_backup in cinder/scheduler/manager.py).
+			return cinder.Snapshot{}, e.failure(cinder.KindConflict, "%s is %s; waiting until its backup is made; if none is being made, an OpenStack administrator must run: cinder snapshot-reset-state --state available %s", e.name(s.ID), s.Status, s.ID)
 		default:
 			return cinder.Snapshot{}, e.failure(cinder.KindConflict, "%s is %s; waiting for that operation to finish", e.name(s.ID), s.Status)
 		}

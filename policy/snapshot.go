@@ -149,8 +149,8 @@ func SnapshotUsage(isBackup bool, gib int64) Usage {
 	return Usage{Snapshots: 1, SnapshotGigabytes: gib}
 }
 
-// GrantsBackups reports whether any rule does.
-func (p *Policy) GrantsBackups() bool {
+// GrantsBackups reports whether any rule of a policy does.
+func GrantsBackups(p *Policy) bool {
 	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
 		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups })
 	})

@@ -105,7 +105,7 @@ tenants:
     quota: {snapshots: 0, backups: 2}
     classes: [{storageClasses: [fast], backends: [gold], backups: true, quota: {backupGigabytes: 30}}]
 `)
-	if !p.GrantsBackups() || mustParse(t, snapshotPolicy).GrantsBackups() {
+	if !GrantsBackups(p) || GrantsBackups(mustParse(t, snapshotPolicy)) {
 		t.Error("it is not known which policy grants backups")
 	}
 	for incremental, want := range map[string]Backup{"": FullBackup, "false": FullBackup, "true": IncrementalBackup} {

@@ -111,7 +111,7 @@ func validateRestoreAnySnapshot(d *document.Document, path string, t *Tenant) {
 // withoutSource denies the backends of a rule that do not have the source.
 func (d *decider) withoutSource(backend string) *Denial {
 	source := d.request.Source
-	if source == nil || source.Backend == backend || source.IsBackup && d.policy.sameCinder(source.Backend, backend) {
+	if source == nil || source.Backend == backend || source.IsBackup && sameCinder(d.policy, source.Backend, backend) {
 		return nil
 	}
 	return &Denial{Reason: SourceOnOtherBackend, Message: fmt.Sprintf("%s is on backend %s", source.Name, source.Backend)}
@@ -119,7 +119,7 @@ func (d *decider) withoutSource(backend string) *Denial {
 
 // sameCinder reports whether two backends log in to the same project at the same Cinder, as
 // far as the policy shows.
-func (p *Policy) sameCinder(one, other string) bool {
+func sameCinder(p *Policy, one, other string) bool {
 	a, hasOne := p.Backend(one)
 	b, hasOther := p.Backend(other)
 	return hasOne && hasOther && reflect.DeepEqual(a.Auth, b.Auth) && a.Region == b.Region && a.Endpoint == b.Endpoint

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
 )
@@ -102,9 +103,15 @@ func (c backupClient) ListBackups(ctx context.Context, query Query, yield func(p
 }
 
 // DeleteBackup requests a backup's deletion, which is complete when the backup is gone.
-// Cinder refuses it while incremental backups depend on the backup.
+// Cinder refuses it while incremental backups depend on the backup. Without a backup
+// service, it answers that the service could not be found.
 func (c backupClient) DeleteBackup(ctx context.Context, id string) error {
-	return c.about(ctx, id, request{operation: OperationBackupDelete, method: http.MethodDelete, path: []string{"backups", id}, codes: []int{http.StatusAccepted}})
+	err := c.about(ctx, id, request{operation: OperationBackupDelete, method: http.MethodDelete, path: []string{"backups", id}, codes: []int{http.StatusAccepted}})
+	return altered(err, func(e *Error) {
+		if e.Kind == KindNotFound && !strings.Contains(e.Message, id) {
+			e.Kind = KindConflict
+		}
+	})
 }
 
 // UpdateBackupMetadata writes metadata on a backup; other keys stay. Cinder can only

@@ -14,8 +14,9 @@ import (
 // Cinder's own mark of that very backup makes the description count: a volume that
 // somebody restored by hand, from whichever backup, has the mark of another.
 
-// keyUnstamped is on a volume as Settled returns it, and never at Cinder.
-const keyUnstamped = Prefix + "unstamped"
+// keyUnstamped is on a volume as Settled returns it, and never at Cinder,
+// which refuses such a key.
+const keyUnstamped = "*unstamped"
 
 const restoredFrom = "restored by standalone-cinder from backup "
 

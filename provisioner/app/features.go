@@ -168,7 +168,7 @@ func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
 	if err != nil {
 		return nil, err
 	}
-	return lifecycle.Backups(), nil
+	return lifecycle.Snapshots().Backups(), nil
 }
 
 // current returns the lifecycle of a backend with the configuration in force.

@@ -123,6 +123,17 @@ func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); factory.Shutdown() }, nil
 }
 
+// haveBackup reports whether any content records a backup.
+func (l *listers) haveBackup() bool {
+	if l == nil {
+		return false
+	}
+	all, err := l.contents.List(everything)
+	return err == nil && slices.ContainsFunc(all, func(content *snapshotv1.VolumeSnapshotContent) bool {
+		return content.Annotations[objects.AnnotationBackup] != ""
+	})
+}
+
 // trimmed keeps of a VolumeSnapshot, which tenants write, only what is read, and a
 // bounded part of each text. The other objects are the cluster's.
 func trimmed(object any) (any, error) {

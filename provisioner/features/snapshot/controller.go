@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -232,34 +231,12 @@ type shelf struct {
 
 func shelfOf(origin objects.SnapshotOrigin) shelf { return shelf{origin.Backend, origin.Backup != ""} }
 
-// on returns what manages a shelf.
-func (c *Controller) on(s shelf) (Snapshots, error) {
+// in returns what manages a shelf.
+func (s shelf) in(all Backends) (Snapshots, error) {
 	if s.backups {
-		return c.Backends.Backups(s.backend)
+		return all.Backups(s.backend)
 	}
-	return c.Backends.Snapshots(s.backend)
-}
-
-// shelves returns those of a backend that may have something: as long as nobody may make
-// backups and there are none, Cinder is not asked for any.
-func (c *Controller) shelves(backend string) []shelf {
-	shelves := []shelf{{backend, false}}
-	if c.Policy().GrantsBackups() || c.hasBackups() {
-		shelves = append(shelves, shelf{backend, true})
-	}
-	return shelves
-}
-
-// hasBackups reports whether any content records a backup.
-func (c *Controller) hasBackups() bool {
-	shown := c.shown()
-	if shown == nil {
-		return false
-	}
-	all, err := shown.contents.List(everything)
-	return err == nil && slices.ContainsFunc(all, func(content *snapshotv1.VolumeSnapshotContent) bool {
-		return content.Annotations[objects.AnnotationBackup] != ""
-	})
+	return all.Snapshots(s.backend)
 }
 
 func outcome(err error) worker.Outcome {

@@ -61,6 +61,16 @@ func (c *counting) countBackends(ctx context.Context) {
 	group.Wait()
 }
 
+// shelves returns those of a backend that may have something: as long as nobody may make
+// backups and there are none, Cinder is not asked for any.
+func (c *counting) shelves(backend string) []shelf {
+	shelves := []shelf{{backend, false}}
+	if policy.GrantsBackups(c.Policy()) || c.shown().haveBackup() {
+		shelves = append(shelves, shelf{backend, true})
+	}
+	return shelves
+}
+
 // countFor counts the backend of a snapshot and, if a limit on snapshots is decisive,
 // those other backends that its tenant may use and that answer.
 func (c *counting) countFor(ctx context.Context, of shelf, d policy.Decision) error {
@@ -101,7 +111,7 @@ func (c *counting) countBackend(ctx context.Context, of shelf) error {
 	if holds {
 		return nil
 	}
-	backend, err := c.on(of)
+	backend, err := of.in(c.Backends)
 	if err != nil {
 		return err
 	}

@@ -196,7 +196,7 @@ func (b fakeBackends) Snapshots(name string) (Snapshots, error) {
 	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
 func (b fakeBackends) Backups(name string) (Snapshots, error) { return b.Snapshots(name) }
-func (b fakeBackends) Names() []string { return slices.Sorted(maps.Keys(b)) }
+func (b fakeBackends) Names() []string                        { return slices.Sorted(maps.Keys(b)) }
 
 // bench is a Controller whose caches show what its fake API server has.
 type bench struct {

@@ -165,7 +165,7 @@ func (i *importing) resume(ctx context.Context) (done bool, err error) {
 		return false, nil // nothing was begun
 	}
 	origin.SnapshotID = i.handle.ID
-	backend, err := i.on(shelfOf(origin))
+	backend, err := shelfOf(origin).in(i.Backends)
 	if err != nil {
 		return false, nil
 	}
@@ -237,7 +237,7 @@ func (i *importing) importer() *imports.SnapshotImporter {
 		Client: i.Client, SnapshotClient: i.Controller.Snapshots, Policy: i.inForce, Cluster: i.Cluster, ClusterUID: i.ClusterUID,
 		Snapshots: func(name string) (imports.Snapshots, error) {
 			i.origin.Backend = name
-			backend, err := i.on(shelf{name, backends.IsBackup(i.handle.ID)})
+			backend, err := shelf{name, backends.IsBackup(i.handle.ID)}.in(i.Backends)
 			if err != nil {
 				return nil, err
 			}
@@ -267,7 +267,7 @@ func (i *importing) reserve(ctx context.Context) error {
 // leads to it.
 func (i *importing) apply(ctx context.Context, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	backend, err := i.on(shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)})
+	backend, err := shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)}.in(i.Backends)
 	if err != nil {
 		return err
 	}
@@ -440,7 +440,7 @@ func (i *importing) giveUp(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
-	backend, err := i.on(shelfOf(origin))
+	backend, err := shelfOf(origin).in(i.Backends)
 	if err != nil || backend.Place() != origin.Place {
 		return nil // the snapshot may be elsewhere, with the stamp
 	}
@@ -504,7 +504,7 @@ func (r *removing) reportKept() {
 func (r *removing) findLost(ctx context.Context) (bool, error) {
 	id, reference := objects.ImportedHandleOf(r.content), r.content.Spec.VolumeSnapshotRef
 	for _, name := range r.Backends.Names() {
-		backend, err := r.on(shelf{name, backends.IsBackup(id)})
+		backend, err := shelf{name, backends.IsBackup(id)}.in(r.Backends)
 		if err != nil || backend.Health() != nil {
 			continue // usually nothing was begun, and no outage may delay its end
 		}
@@ -550,7 +550,7 @@ func (r *removing) leaveToSidecar(ctx context.Context) error {
 		return nil
 	}
 	r.origin.Backend = handle.Backend
-	backend, err := r.on(shelf{handle.Backend, backends.IsBackup(handle.ID)})
+	backend, err := shelf{handle.Backend, backends.IsBackup(handle.ID)}.in(r.Backends)
 	if err != nil {
 		return nil // the sidecar is told
 	}

@@ -58,7 +58,7 @@ func (c *leftovers) syncBackend(ctx context.Context, a *attempt) error {
 // sweepAll sweeps every shelf of a backend.
 func (c *leftovers) sweepAll(ctx context.Context, backend string) error {
 	var errs []error
-	for _, s := range c.shelves(backend) {
+	for _, s := range c.counting.shelves(backend) {
 		errs = append(errs, c.sweep(ctx, s, true))
 	}
 	return errors.Join(errs...)
@@ -72,7 +72,7 @@ func (c *leftovers) warn(ctx context.Context, name string, err error) {
 
 // sweep removes the snapshots to which nothing leads or ever led.
 func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
-	backend, err := c.on(of)
+	backend, err := of.in(c.Backends)
 	if err != nil {
 		return err
 	}

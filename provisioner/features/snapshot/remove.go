@@ -77,7 +77,7 @@ func (r *removing) end(err error) error {
 		return nil // a change of the content brings it back
 	}
 	if cinder.IsKind(err, backends.KindPending) {
-		r.await(r.attempt, err, about...)
+		await(r.Controller, r.attempt, err, about...)
 		return err
 	}
 	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
@@ -230,7 +230,7 @@ func (r *removing) reportUnbound(ctx context.Context) error {
 // hasRecorded reports whether Cinder has a snapshot of the origin that was marked
 // as recorded.
 func (c *Controller) hasRecorded(ctx context.Context, origin objects.SnapshotOrigin) (bool, error) {
-	backend, err := c.on(shelfOf(origin))
+	backend, err := shelfOf(origin).in(c.Backends)
 	if err != nil {
 		return false, err
 	}
@@ -263,7 +263,7 @@ func (r *removing) whyNotRequested(ctx context.Context) (*denied, error) {
 // remove removes the snapshot, and then the finalizer.
 func (r *removing) remove(ctx context.Context) error {
 	started := time.Now()
-	backend, err := r.on(shelfOf(r.origin))
+	backend, err := shelfOf(r.origin).in(r.Backends)
 	if err != nil {
 		return fmt.Errorf("VolumeSnapshotContent %s: %w", r.content.Name, err)
 	}

@@ -28,8 +28,8 @@ func (c *Controller) report(reason, message string, objects ...metav1.Object) {
 	}
 }
 
-// await waits for what Cinder does for hours. It is not a failure.
-func (c *Controller) await(a *attempt, pending error, objects ...metav1.Object) {
+// await parks the first object while Cinder does what takes hours. It is not a failure.
+func await(c *Controller, a *attempt, pending error, objects ...metav1.Object) {
 	for _, object := range objects {
 		if c.parked.IsNews(object.GetUID(), "BackupPending", pending.Error(), false) {
 			c.Recorder.Event(described(object), corev1.EventTypeNormal, "BackupPending", pending.Error())

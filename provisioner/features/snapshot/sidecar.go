@@ -76,7 +76,7 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 			}
 		}
 	}
-	if backend, err = c.on(shelfOf(t.origin)); err != nil {
+	if backend, err = shelfOf(t.origin).in(c.Backends); err != nil {
 		return Taken{}, err
 	}
 	taken, err := t.takeForSidecar(ctx, backend, requests)
@@ -224,7 +224,7 @@ func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
 	if err := c.isReady(); err != nil {
 		return err
 	}
-	backend, err := c.on(shelf{backendName, backends.IsBackup(id)})
+	backend, err := shelf{backendName, backends.IsBackup(id)}.in(c.Backends)
 	if err != nil {
 		return err
 	}
@@ -419,10 +419,10 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 			shelves = append(shelves, shelf{name, backends.IsBackup(id)})
 			continue
 		}
-		shelves = append(shelves, c.shelves(name)...)
+		shelves = append(shelves, c.counting.shelves(name)...)
 	}
 	for _, of := range shelves {
-		backend, err := c.on(of)
+		backend, err := of.in(c.Backends)
 		if err != nil {
 			return nil, err
 		}

@@ -84,7 +84,7 @@ func (t *taking) end(err error) error {
 		return nil
 	}
 	if cinder.IsKind(err, backends.KindPending) {
-		t.await(t.attempt, err, t.snapshot)
+		await(t.Controller, t.attempt, err, t.snapshot)
 		return err
 	}
 	if unhealthy := t.health(t.origin.Backend); unhealthy != nil {
@@ -114,7 +114,7 @@ func (t *taking) run(ctx context.Context) error {
 			return err
 		}
 	}
-	backend, err := t.on(shelfOf(t.origin))
+	backend, err := shelfOf(t.origin).in(t.Backends)
 	if err != nil {
 		return err
 	}

@@ -387,6 +387,7 @@ def write_files():
         'CONTRACT_TYPE_FAIL': 'fail',
         'CONTRACT_TYPE_LUKS': 'luks',
         'CONTRACT_TYPE_LIMITED': 'limited',
+        'CONTRACT_BACKUPS': 'yes',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,
     })

@@ -2,11 +2,11 @@
 # Installing the Debian packages that the rig is made of.
 
 readonly PACKAGES=(
-  cinder-api cinder-scheduler cinder-volume
+  cinder-api cinder-scheduler cinder-volume cinder-backup
   keystone barbican-api uwsgi-core uwsgi-plugin-python3
   rabbitmq-server mariadb-server mariadb-client
   tgt cryptsetup-bin libiscsi-bin qemu-utils qemu-block-extra
-  python3-requests procps
+  python3-requests procps dmidecode
 )
 readonly CEPH_PACKAGES=(ceph-mon ceph-mgr ceph-osd ceph-common python3-rbd python3-rados)
 

@@ -2,7 +2,7 @@
 # What is started, in which order, under which configuration.
 
 readonly SERVICES=(mariadb epmd rabbitmq tgtd keystone barbican
-  cinder-scheduler cinder-volume cinder-api-noauth cinder-api-keystone
+  cinder-scheduler cinder-volume cinder-backup cinder-api-noauth cinder-api-keystone
   ceph-mon ceph-mgr ceph-osd)
 readonly DATABASE_NAMES=(keystone barbican cinder)
 
@@ -42,7 +42,7 @@ render() {
 prepare_files() {
   local name
   mkdir -p "$STATE"/{etc/no-policy.d,bin,run,log,tmp,driver} \
-    "$STATE"/data/{exports,volumes,rabbitmq,keystone,.barbican,cinder/locks,cinder/coordination}
+    "$STATE"/data/{exports,volumes,backups,rabbitmq,keystone,.barbican,cinder/locks,cinder/coordination}
   make_secrets
   # shellcheck disable=SC1091 # written a moment ago
   . "$STATE/secrets"
@@ -174,6 +174,7 @@ start_cinder() {
   local mode
   launch cinder-scheduler cinder-scheduler "${CINDER_CONFIGURATION[@]}"
   launch cinder-volume cinder-volume "${CINDER_CONFIGURATION[@]}"
+  launch cinder-backup cinder-backup "${CINDER_CONFIGURATION[@]}"
   for mode in noauth keystone; do
     launch "cinder-api-$mode" cinder-api "${CINDER_CONFIGURATION[@]}" \
       --config-file "$STATE/etc/cinder-$mode.conf"

@@ -10,6 +10,7 @@ snapshot of a volume that is being written to is not even crash-consistent.
 """
 
 import os
+import socket
 
 from os_brick.initiator.connectors import iscsi
 from oslo_config import cfg
@@ -187,6 +188,10 @@ class FileVolumeDriver(driver.VolumeDriver):
         fileutils.delete_if_exists(self._export_record(volume))
 
     def initialize_connection(self, volume, connector):
+        if connector.get('host') == socket.gethostname():
+            # The backup service is on this machine, too.
+            return {'driver_volume_type': 'local',
+                    'data': {'device_path': self.local_path(volume)}}
         return self.target_driver.initialize_connection(volume, connector)
 
     def terminate_connection(self, volume, connector, **kwargs):
