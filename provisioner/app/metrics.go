@@ -112,7 +112,7 @@ func newTermCollector(of *replica) *termCollector {
 	return &termCollector{
 		replica: of,
 		quota: describe("quota",
-			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and of tenants and classes snapshots and snapshotGigabytes)",
+			"Limits of the policy (type hard) and what counts against them (type used), by scope (tenant, class, backend) and resource (volumes, gigabytes in GiB, and of tenants and classes snapshots, snapshotGigabytes, backups and backupGigabytes)",
 			"scope", "name", "resource", "type"),
 		claims: describe("pending_claims",
 			"Claims that cannot continue now, by state (waiting for a worker, denied, failing, blocked) and reason of their last event",

@@ -211,6 +211,8 @@ const (
 	Snapshots Resource = "snapshots" // not of backends
 	// SnapshotGigabytes are the sizes of the volumes when the snapshots were taken.
 	SnapshotGigabytes Resource = "snapshotGigabytes" // not of backends
+	Backups           Resource = "backups"           // not of backends
+	BackupGigabytes   Resource = "backupGigabytes"   // not of backends
 )
 
 // Tenant is a tenant of the policy.

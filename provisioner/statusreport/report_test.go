@@ -30,7 +30,8 @@ func quotas(volumesUsed, volumesLimit, gigabytesUsed, gigabytesLimit int64) []Qu
 
 // withSnapshots adds the quotas that only tenants and rules have.
 func withSnapshots(of []Quota, used, limit int64) []Quota {
-	return append(of, Quota{Resource: Snapshots, Used: pointer(used), Limit: pointer(limit)}, Quota{Resource: SnapshotGigabytes, Used: pointer(10 * used)})
+	return append(of, Quota{Resource: Snapshots, Used: pointer(used), Limit: pointer(limit)}, Quota{Resource: SnapshotGigabytes, Used: pointer(10 * used)},
+		Quota{Resource: Backups, Used: pointer(used), Limit: pointer(2 * limit)}, Quota{Resource: BackupGigabytes, Used: pointer(10 * used)})
 }
 
 // exampleTime is the time of the example.

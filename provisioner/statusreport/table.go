@@ -150,7 +150,7 @@ func (t *table) tenants(r *Report) {
 }
 
 func (t *table) tenantTitle() {
-	t.row("TENANT", "VOLUMES", "GIB", "SNAPSHOTS", "SNAPSHOT GIB", "STORAGECLASSES", "BACKENDS")
+	t.row("TENANT", "VOLUMES", "GIB", "SNAPSHOTS", "SNAPSHOT GIB", "BACKUPS", "BACKUP GIB", "STORAGECLASSES", "BACKENDS")
 }
 
 func (t *table) tenant(tenant Tenant) {
@@ -166,9 +166,10 @@ func (t *table) tenant(tenant Tenant) {
 
 // quotaCells returns what the limits say, in the order of the columns.
 func quotaCells(quotas []Quota) []string {
-	cells := make([]string, 4)
+	resources := []Resource{Volumes, Gigabytes, Snapshots, SnapshotGigabytes, Backups, BackupGigabytes}
+	cells := make([]string, len(resources))
 	for _, quota := range quotas {
-		if i := slices.Index([]Resource{Volumes, Gigabytes, Snapshots, SnapshotGigabytes}, quota.Resource); i >= 0 {
+		if i := slices.Index(resources, quota.Resource); i >= 0 {
 			cells[i] = quota.String()
 		}
 	}

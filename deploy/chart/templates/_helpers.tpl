@@ -104,7 +104,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "standalone-cinder.quotaSchema" -}}
 type: object
 properties:
-  {{- range list "volumes" "gigabytes" "snapshots" "snapshotGigabytes" }}
+  {{- range list "volumes" "gigabytes" "snapshots" "snapshotGigabytes" "backups" "backupGigabytes" }}
   {{ . }}: {type: object, required: [used], properties: {used: {type: integer, format: int64, minimum: 0}, hard: {type: integer, format: int64, minimum: 0}}}
   {{- end }}
 {{- end }}

@@ -246,8 +246,8 @@ func (p Page) tenants() g.Node {
 	}
 	return part("tenants", "Tenants",
 		table("", g.Group{
-			column("Tenant or rule"), column("StorageClasses and backends"), numbers("Volumes"), numbers("GiB"), numbers("Snapshots"), numbers("GiB of snapshots"),
-		}, orNone(rows, 6)),
+			column("Tenant or rule"), column("StorageClasses and backends"), numbers("Volumes"), numbers("GiB"), numbers("Snapshots"), numbers("GiB of snapshots"), numbers("Backups"), numbers("GiB of backups"),
+		}, orNone(rows, 8)),
 		more(p.TenantsNotShown),
 	)
 }
