@@ -18,13 +18,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestBackupsOfClaims: the leader dies while Cinder makes one, and the next goes on. They
+// TestBackupsOfClaims: the leader dies while Cinder makes one, and the next goes on. Nobody
+// waits for Cinder, which needs longer than a worker's patience. They
 // have a quota of their own, and survive their volume. A claim on another backend gets the
 // content of one. A full backup is deleted after the incremental one that depends on it.
 //
 //tier:outage
 func TestBackupsOfClaims(t *testing.T) {
-	options := cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond, BackupDelay: 3 * time.Second}
+	options := cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond, BackupDelay: 12 * time.Second}
 	for _, mode := range []string{"native", "csi"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +76,9 @@ func TestBackupsOfClaims(t *testing.T) {
 			w.backups(1, "creating")
 			kill()
 			kill = start()
+			if mode == "native" {
+				w.event("b", "one", "BackupPending", "is being made, which may take hours")
+			}
 			content := w.ready("b", "one")
 			full := w.backups(1, "available")[0]
 			if *content.Status.SnapshotHandle != handle+full.ID || *content.Status.RestoreSize != 1<<30 || content.Annotations[annotation("backup")] != "full" || full.VolumeID != volume.ID || full.Parent != "" {

@@ -1,0 +1,118 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// twoShelves is a backend gold that also has backups.
+type twoShelves struct {
+	fakeBackends
+	backups *fakeSnapshots
+}
+
+func (b twoShelves) Backups(string) (Snapshots, error) { return b.backups, nil }
+
+// newBackupBench returns a bench whose policy grants backups, with a VolumeSnapshot of a
+// class for them.
+func newBackupBench(t *testing.T) (*bench, *fakeSnapshots) {
+	t.Helper()
+	b := newBench(t, nightly(nil), class(func(c *snapshotv1.VolumeSnapshotClass) { c.Parameters = map[string]string{"type": "backup"} }), claim(nil), volume(nil), namespace())
+	p, err := policy.Parse([]byte(strings.NewReplacer("snapshots: 1", "snapshots: 0, backups: 1", "backends: [gold]}", "backends: [gold], backups: true}").Replace(testPolicy)), "policy.yaml", nil)
+	b.must(err)
+	b.policy = p
+	backups := &fakeSnapshots{place: here()}
+	b.Backends = twoShelves{fakeBackends{"gold": b.backend}, backups}
+	return b, backups
+}
+
+// TestBackupIsTakenWhileNobodyWaits: its kind is recorded before the first request, it
+// counts as a backup, and until it is ready, nothing failed.
+func TestBackupIsTakenWhileNobodyWaits(t *testing.T) {
+	b, backups := newBackupBench(t)
+	backups.err = nil
+	b.must(b.counting.countBackend(t.Context(), shelf{"gold", true}))
+	backups.err = &cinder.Error{Backend: "gold", Kind: backends.KindPending, Message: "backup x is being made"}
+	for range 2 {
+		if err := b.syncNightly(); !cinder.IsKind(err, backends.KindPending) {
+			t.Fatalf("the attempt ended with %v", err)
+		}
+	}
+	if events := b.events(); !slices.Equal(events, []string{"Normal BackupPending backend gold: backup x is being made"}) {
+		t.Errorf("events %q", events)
+	}
+	if made := b.content(); made.Annotations[objects.AnnotationBackup] != "full" || made.Status != nil {
+		t.Errorf("the content is %+v", made)
+	}
+	if used := b.Ledger.Usage(policy.TenantScope, "a"); used != (policy.Usage{Backups: 1}) && used != (policy.Usage{Backups: 1, BackupGigabytes: used.BackupGigabytes}) {
+		t.Errorf("tenant a uses %+v", used)
+	}
+	b.wantCalls() // none about snapshots
+	backups.err = nil
+	b.must(b.syncNightly())
+	if !objects.IsSnapshotReady(b.content()) || !slices.Equal(b.gone, []string{"volume-1"}) {
+		t.Errorf("the content is %+v; the volume's deletion was brought back for %q", b.content(), b.gone)
+	}
+}
+
+// TestSnapshotOfABackupIsItsOwn: it counts as the backup, and is removed once a content
+// names that.
+func TestSnapshotOfABackupIsItsOwn(t *testing.T) {
+	b, backups := newBackupBench(t)
+	source := stamped("snapshot-7", "u1", false)
+	source.Metadata[stamps.KeyForBackup] = "true"
+	b.backend.listed = []cinder.Snapshot{source}
+	backups.listed = []cinder.Snapshot{stamped("backup:7", "u1", true)}
+	for _, s := range b.counting.shelves("gold") {
+		b.must(b.counting.countBackend(t.Context(), s))
+	}
+	if used := b.Ledger.Usage(policy.TenantScope, "a"); used.Snapshots != 0 || used.Backups != 1 {
+		t.Errorf("tenant a uses %+v", used)
+	}
+	for _, test := range []struct {
+		handle string
+		want   []string
+	}{{"", nil}, {"backup:7", []string{"remove snapshot-7 unrecorded=true"}}} {
+		content := &snapshotv1.VolumeSnapshotContent{
+			ObjectMeta: metav1.ObjectMeta{Name: "snapcontent-u1", Annotations: map[string]string{objects.AnnotationBackup: "full"}},
+			Spec:       snapshotv1.VolumeSnapshotContentSpec{Driver: driver, VolumeSnapshotRef: corev1.ObjectReference{Namespace: "team-a", Name: "nightly", UID: "u1"}},
+			Status:     &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &test.handle},
+		}
+		_ = b.client.SnapshotV1().VolumeSnapshotContents().Delete(t.Context(), content.Name, metav1.DeleteOptions{})
+		_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(t.Context(), content, metav1.CreateOptions{})
+		b.must(err)
+		b.refresh()
+		b.must(b.leftovers.sweepAll(t.Context(), "gold"))
+		b.wantCalls(test.want...)
+	}
+}
+
+// TestNoBackupsAreAskedForWithoutAny: Cinder may have no backup service, or not let the
+// account see backups.
+func TestNoBackupsAreAskedForWithoutAny(t *testing.T) {
+	b, backups := newBackupBench(t)
+	backups.err = fmt.Errorf("not allowed")
+	if got := len(b.counting.shelves("gold")); got != 2 {
+		t.Errorf("%d shelves by the rule", got)
+	}
+	without, err := policy.Parse([]byte(testPolicy), "policy.yaml", nil)
+	b.must(err)
+	b.policy = without
+	b.must(b.leftovers.sweepAll(t.Context(), "gold"))
+	b.must(b.contents.Add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "x", Annotations: map[string]string{objects.AnnotationBackup: "full"}}}))
+	if got := len(b.counting.shelves("gold")); got != 2 {
+		t.Errorf("%d shelves by a content", got)
+	}
+}
