@@ -85,8 +85,8 @@ type QuotaScope struct {
 // if there is room. A limit does not matter if nothing is added to what it counts, so
 // lowering one quota below its usage does not block the others.
 func (s QuotaScope) Check(used, more Usage) *Denial {
-	added := s.Limits.Limits(more)
-	for i, l := range s.Limits.Limits(used) {
+	added := s.Limits.limits(more)
+	for i, l := range s.Limits.limits(used) {
 		would := addSaturating(l.Used, added[i].Used)
 		if l.Most == nil || added[i].Used <= 0 || would <= *l.Most {
 			continue
@@ -112,7 +112,13 @@ type Limit struct {
 // Limits lists every limit of a quota with what a usage counts against it, always in the
 // same order.
 func (q Quota) Limits(used Usage) []Limit {
-	return []Limit{
+	all := q.limits(used)
+	return all[:]
+}
+
+// limits returns them without an allocation, since Check runs for every claim.
+func (q Quota) limits(used Usage) [6]Limit {
+	return [6]Limit{
 		{"volumes", "volumes", q.Volumes, used.Volumes, false},
 		{"gigabytes", "GiB", q.Gigabytes, used.Gigabytes, false},
 		{"snapshots", "snapshots", q.Snapshots, used.Snapshots, true},

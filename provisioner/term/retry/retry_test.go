@@ -17,7 +17,7 @@ import (
 var allKinds = []cinder.Kind{
 	cinder.KindNotFound, cinder.KindInvalid, cinder.KindConflict, cinder.KindOverQuota, cinder.KindRateLimited,
 	cinder.KindUnauthorized, cinder.KindForbidden, cinder.KindUnavailable, cinder.KindConfig, backends.KindVolumeFailed,
-	backends.KindTimeout, backends.KindNotOurs, backends.KindRestored, backends.KindInUse, backends.KindHasSnapshots, backends.KindContested, cinder.KindInternal, backends.KindElsewhere, cinder.KindFenced,
+	backends.KindTimeout, backends.KindNotOurs, backends.KindRestored, backends.KindInUse, backends.KindHasSnapshots, backends.KindContested, cinder.KindInternal, backends.KindElsewhere, cinder.KindFenced, backends.KindPending, backends.KindHasBackups,
 }
 
 func TestEveryKindOfErrorHasARetryOfItsOwn(t *testing.T) {
