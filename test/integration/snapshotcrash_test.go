@@ -19,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -47,6 +49,9 @@ const (
 	stepWriteStatus     = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID/status"
 	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
 	stepChangeImported  = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID"
+	stepMakeBackup      = "cinder POST backups"
+	stepMarkBackup      = "cinder PUT backups/ID"
+	stepDeleteBackup    = "cinder DELETE backups/ID"
 	stepNameImported    = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID/status"
 )
 
@@ -58,12 +63,16 @@ type snapshotLife struct {
 	exists, kept bool
 	// csi means that its content has the CSI driver's name.
 	csi bool
+	// backup means that it is a backup.
+	backup bool
 }
 
 // The phases of the lives.
 const (
 	phaseTaking         = "taking"
 	phaseDeleting       = "deleting"
+	phaseBackingUp      = "backing up"
+	phaseDeletingBackup = "deleting a backup"
 	phaseImporting      = "importing"
 	phaseDeletingImport = "deleting an import"
 	phaseTakingUp       = "taking up"
@@ -75,6 +84,7 @@ const (
 func snapshotLives() []snapshotLife {
 	return []snapshotLife{
 		{begin: phaseTaking, end: phaseDeleting},
+		{begin: phaseBackingUp, end: phaseDeletingBackup, backup: true},
 		{begin: phaseImporting, end: phaseDeletingImport, exists: true},
 		{begin: phaseTakingUp, end: phaseDeletingKept, exists: true, kept: true},
 		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, exists: true, kept: true, csi: true},
@@ -98,6 +108,8 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 	}{
 		{phaseTaking, []string{stepWriteContent, stepTakeSnapshot, stepMarkSnapshot, stepWriteStatus}},
 		{phaseDeleting, []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
+		{phaseBackingUp, []string{stepWriteContent, stepTakeSnapshot, stepMakeBackup, stepDeleteSnapshot, stepMarkBackup, stepWriteStatus}},
+		{phaseDeletingBackup, []string{stepDeleteBackup, stepLetGoOfSnapshot}},
 		{phaseImporting, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
 		{phaseDeletingImport, []string{stepDeleteSnapshot, stepChangeImported}},
 		{phaseTakingUp, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
@@ -165,6 +177,9 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 		// There is no room for what counts twice, or is never given back.
 		options.rule, options.quota = "mode: native", "{volumes: 1, gigabytes: 1, snapshots: 1}"
 	}
+	if life.backup {
+		options.rule, options.quota, options.cinder.BackupDelay = "backups: true", "{snapshots: 0, backups: 1}", 300*time.Millisecond
+	}
 	if life.csi {
 		options.csi, options.workflow, options.sockets, options.rule = true, "attachment", dir, "mode: csi"
 	}
@@ -181,8 +196,12 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 		go s.beSidecar(sidecar)
 	}
 	if err == nil {
+		parameters := map[string]string{}
+		if life.backup {
+			parameters[policy.ParameterType] = policy.TypeBackup
+		}
 		_, err = s.client.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: parameters,
 		}, metav1.CreateOptions{})
 	}
 	if err == nil {
@@ -283,7 +302,7 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		if err != nil {
 			return "", err
 		}
-		stored := s.sim.Snapshots()
+		stored := s.stored()
 		if len(stored) != 1 || stored[0].ID != objects.SnapshotHandleOf(content) || stored[0].Status != "available" {
 			return fmt.Sprintf("the content names %q, and Cinder has %+v", objects.SnapshotHandleOf(content), stored), nil
 		}
@@ -295,6 +314,15 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		}
 		return s.unlikeCounted(ctx, "tenant", 1, 1, 1)
 	})
+}
+
+// stored returns what Cinder has: backups under the IDs that contents record.
+func (s *snapshotSite) stored() []cindersim.Snapshot {
+	all := s.sim.Snapshots()
+	for _, b := range s.sim.Backups() {
+		all = append(all, cindersim.Snapshot{ID: "backup:" + b.ID, Status: b.Status, Metadata: b.Metadata})
+	}
+	return all
 }
 
 // beSidecar does what csi-snapshotter does, beside whichever replica leads.
@@ -372,7 +400,7 @@ func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapsho
 	return s.eventually(ctx, func() (string, error) {
 		_, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, contentName(of), metav1.GetOptions{})
-		if stored := s.sim.Snapshots(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
+		if stored := s.stored(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
 			return fmt.Sprintf("left are %+v at Cinder, VolumeSnapshot: %v, content: %+v %v", stored, err, content.ObjectMeta, contentErr), nil
 		}
 		return "", nil
