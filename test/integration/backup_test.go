@@ -25,7 +25,7 @@ import (
 //
 //tier:outage
 func TestBackupsOfClaims(t *testing.T) {
-	options := cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond, BackupDelay: 12 * time.Second}
+	options := cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond, BackupDelay: 16 * time.Second}
 	for _, mode := range []string{"native", "csi"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -74,11 +74,11 @@ func TestBackupsOfClaims(t *testing.T) {
 			volume := volumeOf("data")
 			one := w.take("b", "one", "data", name+"-full")
 			w.backups(1, "creating")
-			kill()
-			kill = start()
 			if mode == "native" {
 				w.event("b", "one", "BackupPending", "is being made, which may take hours")
 			}
+			kill()
+			kill = start()
 			content := w.ready("b", "one")
 			full := w.backups(1, "available")[0]
 			if *content.Status.SnapshotHandle != handle+full.ID || *content.Status.RestoreSize != 1<<30 || content.Annotations[annotation("backup")] != "full" || full.VolumeID != volume.ID || full.Parent != "" {
