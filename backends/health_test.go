@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/turns"
 	"github.com/standalone-cinder/standalone-cinder/test/authtest"
+	"github.com/standalone-cinder/standalone-cinder/test/cindertest"
 )
 
 var (
@@ -442,3 +444,36 @@ func TestConditionTellsAnOutage(t *testing.T) {
 // inBubble runs a test in a synctest bubble. rapid would call Deadline on a
 // *testing.T, which fails in a bubble.
 type inBubble struct{ testing.TB }
+
+// TestAMovedCinderIsFoundInTheCatalog: Cinder answers no longer where the catalog had it when
+// the leader logged in, and the token is still valid. A probe reads the catalog again.
+func TestAMovedCinderIsFoundInTheCatalog(t *testing.T) {
+	cloud := cindertest.NewCloud(t)
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	catalog := func(address string) {
+		cloud.Set(func() {
+			cloud.Catalog = []any{cindertest.Entry("volumev3", "RegionOne", address+"/volume/v3/p")}
+		})
+	}
+	catalog(closed.URL)
+	metrics, moved := testMetrics(), make(chan struct{}, 1)
+	pool := NewPool(PoolOptions{Sources: cloud.Clouds(cindertest.PasswordCloud), Metrics: metrics})
+	l := NewLifecycle(LifecycleOptions{Config: gold, Pool: pool, Cluster: "cluster-1", Fence: func() error { return nil }, Term: t.Context(), Logger: discard(), Metrics: metrics,
+		Moved: func() { moved <- struct{}{} }})
+	for range breaker.DefaultFailuresToOpen {
+		if _, err := l.Volumes(t.Context()); err == nil {
+			t.Fatal("nobody listens there")
+		}
+	}
+	before := l.Place()
+	catalog(cloud.URL)
+	<-moved
+	for l.Health() != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := l.Volumes(t.Context()); err != nil || l.Place() == before {
+		t.Errorf("the backend is at %s, before at %s: %v", l.Place(), before, err)
+	}
+	equal(t, cloud.LoginCount(), 2)
+}

@@ -78,6 +78,8 @@ type session struct {
 	readLag time.Duration
 	// left is called when the credentials start to point to another place.
 	left func()
+	// forgotten is when a probe last dropped its client. Only probe uses it.
+	forgotten time.Time
 
 	mu    sync.Mutex
 	place cinder.Place // of the first client
@@ -231,16 +233,30 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 	return err
 }
 
-// maxProbe bounds a probe's one request.
-const maxProbe = 15 * time.Second
+const (
+	// maxProbe bounds each of a probe's requests.
+	maxProbe = 15 * time.Second
+	// forgetEvery spares Keystone while a Cinder does not answer.
+	forgetEvery = time.Minute
+)
 
-// probe requests one volume, bypassing the breaker, to find out whether the
-// backend answers.
+// probe requests one volume, bypassing the breaker, to find out whether the backend
+// answers. If it does not, the next probe logs in again: the service catalog may name
+// another address by now, which no token shows.
 func (s *session) probe(ctx context.Context) error {
 	ctx = cinder.WithRequestTimeout(ctx, maxProbe)
-	return s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
+	asked := false
+	err := s.exchange(ctx, turns.Admission{}, func(client Cinder) error {
+		asked = true
 		return client.ListVolumes(ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool { return false })
 	})
+	if asked && cinder.IsKind(err, cinder.KindUnavailable) && time.Since(s.forgotten) >= forgetEvery {
+		if client, failed := s.login(ctx); failed == nil {
+			s.clients.forget(client)
+			s.forgotten = time.Now()
+		}
+	}
+	return err
 }
 
 // exchange makes a call with a logged-in client whose requests must pass the admission,

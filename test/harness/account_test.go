@@ -29,7 +29,7 @@ func TestManifestsOfAnotherProvisioner(t *testing.T) {
 			case !strings.Contains(text, "standalone-cinder"), strings.HasPrefix(text, "#"):
 			case strings.HasPrefix(text, "namespace: "), strings.HasPrefix(text, "app.kubernetes.io/"):
 			case strings.Contains(text, "managed-by"), strings.HasPrefix(text, "message: "):
-			case strings.Contains(text, "'"+objects.LabelSchedule+"'"), strings.Contains(text, "'"+objects.LabelClaimUID+"'"):
+			case strings.Contains(text, "'"+objects.LabelSchedule+"'"), strings.Contains(text, "'"+objects.LabelClaimUID+"'"), strings.Contains(text, "'"+objects.AnnotationSnapshotName+"'"):
 			case strings.Contains(text, string(lastgood.SecretType)), strings.Contains(text, objects.CopyFinalizer):
 			case strings.Contains(text, "'"+wire.DriverName+"'"), strings.Contains(text, "-clouds'"), strings.Contains(text, "'the account of"):
 			default:

@@ -118,7 +118,7 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 		"creating one of no schedule": creation,
 		"deleting a tenant's":         account.SnapshotV1().VolumeSnapshots(mine.Namespace).Delete(w.ctx, mine.Name, metav1.DeleteOptions{DryRun: dryRun}),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "only VolumeSnapshots with the labels of a schedule") {
+		if err == nil || !strings.Contains(err.Error(), "only VolumeSnapshots of a schedule") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
