@@ -2,6 +2,7 @@ package backends
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -189,7 +190,7 @@ func TestRestoredVolumeIsStampedAgain(t *testing.T) {
 			success(t, l.Snapshots().Backups().MarkSnapshot(t.Context(), b))
 			if killed {
 				memory.fault = func(operation, _ string) mishap {
-					if operation == "metadata.replace" {
+					if operation == "volume.update" {
 						return unsent
 					}
 					return noFault
@@ -230,7 +231,7 @@ func TestRestoredVolumeOfAGoneClaimIsRemoved(t *testing.T) {
 	b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
 	success(t, err)
 	memory.fault = func(operation, _ string) mishap {
-		if operation == "metadata.replace" {
+		if operation == "volume.update" {
 			return unsent
 		}
 		return noFault
@@ -241,6 +242,56 @@ func TestRestoredVolumeOfAGoneClaimIsRemoved(t *testing.T) {
 	success(t, memory.term(t).Abandon(t.Context(), claimStamp(2), testConnector, nil))
 	if left := memory.present(); len(left) != 1 || left[volume].ID != volume {
 		t.Errorf("left %v", left)
+	}
+}
+
+// TestRestoredVolumeBelongsToItsClaimFromTheBeginning: Cinder replaces the metadata before
+// the restore has ended. A leader that begins just then makes no second volume, and a
+// restore that fails at its end leaves none behind.
+func TestRestoredVolumeBelongsToItsClaimFromTheBeginning(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  cinder.Status
+		kind cinder.Kind
+		left int
+	}{
+		"a leader begins meanwhile": {end: cinder.StatusAvailable, left: 2},
+		"it fails at its end":       {end: cinder.StatusErrorRestoring, kind: KindVolumeFailed, left: 1},
+		"somebody cancels it":       {end: cinder.StatusError, kind: KindVolumeFailed, left: 1},
+	} {
+		for mode, csi := range map[string]bool{"native": false, "csi": true} {
+			t.Run(name+", "+mode, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.workflow = cinder.WorkflowAttachment
+				volume := memory.add(mine(1, cinder.StatusInUse))
+				l := memory.term(t)
+				b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+				success(t, err)
+				success(t, l.Snapshots().Backups().MarkSnapshot(t.Context(), b))
+				memory.created = func(string) cinder.Status { return test.end }
+				spec := restoring(2, b.ID)
+				spec.CSI = csi
+				memory.fault = func(operation, _ string) mishap {
+					if operation == "volume.create of "+cinderID(b.ID) {
+						return lost
+					}
+					return noFault
+				}
+				if _, err := l.Connect(t.Context(), spec); err == nil {
+					t.Fatal("no error although the answer was lost")
+				}
+				memory.fault = nil
+				for id, v := range memory.volumes {
+					if id != volume {
+						v.left = 1
+					}
+				}
+				_, err = memory.term(t).Connect(t.Context(), spec)
+				equal(t, cinder.KindOf(err), test.kind)
+				if left := memory.present(); len(left) != test.left {
+					t.Errorf("left %+v", left)
+				}
+			})
+		}
 	}
 }
 
@@ -259,6 +310,30 @@ func TestVolumeRestoredByHandIsNobodys(t *testing.T) {
 		if after := stamps.Settled(v); stamps.IsUnstamped(after) || after.Metadata[stamps.KeyClaimUID] != v.Metadata[stamps.KeyClaimUID] {
 			t.Errorf("%s: %+v", name, after)
 		}
+	}
+}
+
+// TestVolumeRestoredAgainByHandIsNobodys: an administrator restores the same backup once
+// more, to the volume that a claim got from it.
+func TestVolumeRestoredAgainByHandIsNobodys(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	connected, err := l.Connect(t.Context(), restoring(2, b.ID))
+	success(t, err)
+	restored := memory.volumes[connected.Volume.ID]
+	restored.Metadata = maps.Clone(memory.backups[cinderID(b.ID)].of)
+	restored.Metadata[cinder.MetadataSourceBackup] = cinderID(b.ID)
+	restored.Status = cinder.StatusAvailable
+	l = memory.term(t)
+	seen, found, err := l.Find(t.Context(), restored.ID)
+	if err != nil || !found || claimStamp(2).Owns(seen) {
+		t.Errorf("%+v, %v", seen, err)
+	}
+	if err := l.RemoveUnrecorded(t.Context(), restored.ID, claimStamp(2), testConnector, nil); cinder.KindOf(err) != KindNotOurs {
+		t.Errorf("%v", err)
 	}
 }
 

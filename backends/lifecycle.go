@@ -170,8 +170,12 @@ func (s Spec) request() string {
 }
 
 // requestedIn reports whether a volume was requested as the spec requests it, and in
-// which zone. Volumes of earlier versions do not record their request.
+// which zone. Volumes of earlier versions do not record their request, and Cinder has
+// dropped that of a volume restored from a backup.
 func (s Spec) requestedIn(v cinder.Volume) (zone string, fits bool) {
+	if stamps.IsUnstamped(v) {
+		return s.Zone, true
+	}
 	if _, encrypted := v.Metadata[stamps.KeyEncryption]; stamps.IsCSI(v) != s.CSI || encrypted != (s.NewKey != nil) {
 		return "", false
 	}
@@ -269,7 +273,7 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		return Connected{}, err
 	}
 	for range maxMoves {
-		if stamps.IsUnstamped(v) {
+		if stamps.IsUnstamped(v) && v.Status == cinder.StatusAvailable {
 			if v, err = e.stampAgain(ctx, v, spec); err != nil {
 				return Connected{}, err
 			}

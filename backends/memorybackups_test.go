@@ -172,22 +172,28 @@ func (m memoryClient) UpdateBackupMetadata(ctx context.Context, id string, metad
 	})
 }
 
-// restore gives a volume what its backup has.
+// restore gives a volume what its backup has. The mark of the backup comes last, and not at
+// all if the restore fails at its end.
 func (m *memoryCinder) restore(v *memoryVolume) {
 	b := m.backups[v.backup]
-	if b == nil || v.Status != cinder.StatusAvailable {
+	if b == nil || v.Status == cinder.StatusError {
 		return
 	}
-	b.Status, v.Metadata, v.backup = cinder.StatusAvailable, maps.Clone(b.of), ""
-	if v.Metadata == nil {
+	if v.Metadata = maps.Clone(b.of); v.Metadata == nil {
 		v.Metadata = map[string]string{}
 	}
-	v.Metadata[cinder.MetadataSourceBackup] = b.ID
+	if v.Status == cinder.StatusCreating {
+		return
+	}
+	b.Status, v.backup = cinder.StatusAvailable, ""
+	if v.Status == cinder.StatusAvailable {
+		v.Metadata[cinder.MetadataSourceBackup] = b.ID
+	}
 }
 
 func (m memoryClient) ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	return m.action(ctx, "metadata.replace", id, func(v *memoryVolume) error {
-		v.Metadata = maps.Clone(metadata)
+	return m.action(ctx, "volume.update", id, func(v *memoryVolume) error {
+		v.Metadata, v.Description = maps.Clone(metadata), ""
 		return nil
 	})
 }

@@ -257,8 +257,8 @@ func (m *memoryCinder) look(v *memoryVolume) (cinder.Volume, bool) {
 			}
 			v.Status = v.end
 			m.restore(v)
-		} else {
-			v.left--
+		} else if v.left--; v.left == 0 {
+			m.restore(v)
 		}
 	}
 	shown := v.Volume
@@ -477,7 +477,7 @@ func (m memoryClient) ListVolumes(ctx context.Context, query cinder.Query, yield
 func (m memoryClient) DeleteVolume(ctx context.Context, id string) error {
 	return m.action(ctx, "volume.delete", id, func(v *memoryVolume) error {
 		switch v.Status {
-		case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending:
+		case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorRestoring, cinder.StatusErrorExtending:
 			if len(v.Attachments) > 0 {
 				return conflict("volume.delete", "Volume must not be attached")
 			}

@@ -85,6 +85,8 @@ const (
 	// StatusBackupRestoring is that of a backup whose content a volume gets.
 	StatusBackupRestoring Status = "restoring"
 	StatusBackingUp       Status = "backing-up"
+	// StatusErrorRestoring is that of a volume that did not get a backup's content.
+	StatusErrorRestoring Status = "error_restoring"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
 	// status or is otherwise odd. Cinder has no such status.
 	StatusUnreadable Status = "unreadable"

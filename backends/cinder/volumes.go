@@ -9,13 +9,13 @@ import (
 
 // The operations that change a volume, as named in metrics.
 const (
-	OperationCreate          = "volume.create"
-	OperationExtend          = "volume.os-extend"
-	OperationMetadata        = "metadata.update"
-	OperationMetadataDelete  = "metadata.delete"
-	OperationMetadataReplace = "metadata.replace"
-	OperationDelete          = "volume.delete"
-	OperationForceDelete     = "volume.force-delete"
+	OperationCreate         = "volume.create"
+	OperationUpdate         = "volume.update"
+	OperationExtend         = "volume.os-extend"
+	OperationMetadata       = "metadata.update"
+	OperationMetadataDelete = "metadata.delete"
+	OperationDelete         = "volume.delete"
+	OperationForceDelete    = "volume.force-delete"
 )
 
 // NewVolume is a create request.
@@ -80,9 +80,9 @@ func (c volumeClient) ForceDeleteVolume(ctx context.Context, id string) error {
 	return c.about(ctx, id, r)
 }
 
-// ReplaceMetadata replaces all metadata of a volume.
+// ReplaceMetadata replaces all metadata of a volume, and removes its description.
 func (c volumeClient) ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	return c.about(ctx, id, request{operation: OperationMetadataReplace, method: http.MethodPut, path: []string{"volumes", id, "metadata"}, body: map[string]any{"metadata": metadata}, codes: []int{http.StatusOK}})
+	return c.about(ctx, id, request{operation: OperationUpdate, method: http.MethodPut, path: []string{"volumes", id}, body: map[string]any{"volume": map[string]any{"metadata": metadata, "description": ""}}, codes: []int{http.StatusOK}})
 }
 
 // UpdateMetadata writes metadata on a volume; other keys stay.

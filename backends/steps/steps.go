@@ -47,7 +47,7 @@ func StepToConnect(v cinder.Volume, workflow cinder.Workflow) Step {
 		// Initializing is idempotent, even on a volume that a PersistentVolume
 		// of the same claim once had in use.
 		return Connect
-	case cinder.StatusError, cinder.StatusErrorDeleting, "error_restoring":
+	case cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusErrorRestoring:
 		return Discard
 	case cinder.StatusDeleting:
 		return AwaitGone
@@ -85,7 +85,7 @@ func StepToDelete(v cinder.Volume, workflow cinder.Workflow) Step {
 		return Disconnect
 	case cinder.StatusAttaching, cinder.StatusReserved:
 		return Release
-	case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending, "error_restoring", "error_managing", "error_backing-up":
+	case cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorExtending, cinder.StatusErrorRestoring, "error_managing", "error_backing-up":
 		return Delete
 	case cinder.StatusDeleting:
 		return AwaitGone

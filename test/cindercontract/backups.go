@@ -110,7 +110,7 @@ var backupReadings = map[string]func(*subject){
 			s.t.Errorf("the volume is %+v", v)
 		}
 		s.must(s.Cinder.ReplaceMetadata(s.ctx, made.ID, map[string]string{"purpose": "restored"}))
-		if v, _ = other.settled(); v.Metadata["purpose"] != "restored" || v.Metadata[cinder.MetadataSourceBackup] != "" {
+		if v, _ = other.settled(); v.Metadata["purpose"] != "restored" || v.Metadata[cinder.MetadataSourceBackup] != "" || v.Description != "" {
 			s.t.Errorf("after its metadata was replaced, the volume is %+v", v)
 		}
 		if b := s.settledBackup(id); b.Status != cinder.StatusAvailable {

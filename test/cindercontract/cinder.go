@@ -28,7 +28,7 @@ type Volumes interface {
 	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
-	// ReplaceMetadata replaces all metadata.
+	// ReplaceMetadata replaces all metadata, and removes the description.
 	ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error

@@ -335,7 +335,8 @@ func (c *cloud) destroyBackup(b *backup) {
 }
 
 // restore gives a new volume the content of its backup, and the metadata of the volume
-// that was backed up.
+// that was backed up. Cinder's mark of the backup comes last, and not at all if the volume
+// cannot be detached from the backup service.
 func (c *cloud) restore(v *volume, now time.Time, broken bool) {
 	b := c.backups[v.backupID]
 	if b == nil || b.status != statusAvailable {
@@ -345,24 +346,32 @@ func (c *cloud) restore(v *volume, now time.Time, broken bool) {
 	}
 	b.status, b.updated = statusRestoring, now
 	c.laterService(now, c.options.BackupDelay, func(now time.Time) {
-		b.status, b.updated = statusAvailable, now
-		if v.gone || v.status != statusCreating {
-			return
-		}
-		v.serviceID = c.serviceID(v.kind.Backend)
-		if broken {
-			v.status = statusErrorRestoring
+		if !v.gone && v.status == statusCreating {
+			v.serviceID = c.serviceID(v.kind.Backend)
+			if v.metadata = maps.Clone(b.of); v.metadata == nil {
+				v.metadata = map[string]string{}
+			}
 			v.changed(now)
-			return
+			v.index()
 		}
-		v.status, v.metadata = statusAvailable, maps.Clone(b.of)
-		if v.metadata == nil {
-			v.metadata = map[string]string{}
-		}
+		c.laterService(now, c.options.BackupDelay/4, func(now time.Time) { c.restored(v, b, now, broken) })
+	})
+}
+
+// restored ends a restore.
+func (c *cloud) restored(v *volume, b *backup, now time.Time, broken bool) {
+	b.status, b.updated = statusAvailable, now
+	switch {
+	case v.gone || v.status != statusCreating:
+		return
+	case broken:
+		v.status = statusErrorRestoring
+	default:
+		v.status = statusAvailable
 		if b.volumeID != v.id {
 			v.metadata[sourceBackupKey] = b.id
 		}
-		v.changed(now)
-		v.index()
-	})
+	}
+	v.changed(now)
+	v.index()
 }
