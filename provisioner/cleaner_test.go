@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 
@@ -11,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 func credentialsOf(pv string) *corev1.Secret {
@@ -89,6 +92,38 @@ func TestCleanerRemovesOnlyWhatNothingCanNeed(t *testing.T) {
 			// The Secret may belong to another volume of the claim, which is kept.
 			if !f.hasSecret("pvc-uid-1") {
 				t.Error("the Secret is gone")
+			}
+		})
+	}
+}
+
+// TestVolumeRestoredForAClaimThatIsGoneIsUnneeded: a claim may be deleted during the hours
+// in which its volume gets a backup's content. Then the volume names only the claim's UID.
+func TestVolumeRestoredForAClaimThatIsGoneIsUnneeded(t *testing.T) {
+	claim := func(uid types.UID, volume string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume}}
+	}
+	for name, test := range map[string]struct {
+		objects []runtime.Object
+		cluster string
+		want    string
+	}{
+		"no claim exists":                  {},
+		"only another claim does":          {objects: []runtime.Object{claim("uid-2", "")}},
+		"the claim uses another one":       {objects: []runtime.Object{claim("uid-1", "pv-static")}},
+		"the claim waits":                  {objects: []runtime.Object{claim("uid-1", "")}, want: "volume volume-1 of claim team-a/data: its claim is pending and may still be bound to it"},
+		"the claim had a PersistentVolume": {objects: []runtime.Object{claim("uid-1", "pvc-uid-1")}, want: "volume volume-1: claim team-a/data was bound to PersistentVolume pvc-uid-1, which is gone"},
+		"another cluster of the same id": {cluster: "another-uid",
+			want: `volume volume-1 is stamped by cluster "cluster-1" under kube-system UID "another-uid", but this cluster's is "kube-system-uid": two clusters seem to share one clusterID; give each its own in the policy`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, test.objects...)
+			made := stamps.Volume{Cluster: "cluster-1", ClusterUID: cmp.Or(test.cluster, "kube-system-uid"), ClaimUID: "uid-1", PV: "pvc-uid-1"}
+			v := stamps.Settled(cinder.Volume{ID: "volume-1", Name: "pvc-uid-1", Status: cinder.StatusAvailable, Description: made.RestoredFrom("backup-1"),
+				Metadata: map[string]string{cinder.MetadataSourceBackup: "backup-1"}})
+			if err := f.Cleaner().IsUnneeded(t.Context(), v); authtest.ErrorText(err) != test.want {
+				t.Errorf("error %v, want %q", err, test.want)
 			}
 		})
 	}

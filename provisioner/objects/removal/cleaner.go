@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/secrets"
 )
 
@@ -90,11 +91,18 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 	isNamed := stamp.Namespace != "" && stamp.Claim != ""
 	var claim *corev1.PersistentVolumeClaim
 	var err error
-	if isNamed {
+	switch {
+	case isNamed:
 		claim, err = objects.ClaimOf(ctx, c.Client, stamp)
+	case stamps.IsUnstamped(v):
+		claim, err = c.claimWithUID(ctx, stamp.ClaimUID)
+		isNamed = true
 	}
 	if err != nil {
 		return err
+	}
+	if claim != nil {
+		stamp.Namespace, stamp.Claim = claim.Namespace, claim.Name
 	}
 	second, err := c.isSecond(ctx, v)
 	switch {
@@ -116,6 +124,23 @@ func (c Cleaner) IsUnneeded(ctx context.Context, v cinder.Volume) error {
 			v.ID, stamp.Cluster, stamp.ClusterUID, c.ClusterUID)
 	}
 	return nil
+}
+
+// claimWithUID finds the claim of a volume whose stamp Cinder has replaced, at the API
+// server; nil if there is none.
+func (c Cleaner) claimWithUID(ctx context.Context, uid string) (*corev1.PersistentVolumeClaim, error) {
+	found, err := paging.List(ctx, "claims", c.Client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List, func(page *corev1.PersistentVolumeClaimList) (found []*corev1.PersistentVolumeClaim) {
+		for i := range page.Items {
+			if string(page.Items[i].UID) == uid {
+				found = append(found, &page.Items[i])
+			}
+		}
+		return found
+	})
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[0], nil
 }
 
 // servedByForeign proves that a claim bound to a PersistentVolume with the name that this
