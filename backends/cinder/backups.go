@@ -79,7 +79,7 @@ func (c backupClient) CreateBackup(ctx context.Context, wanted NewBackup) (Snaps
 			return Snapshot{}, err
 		}
 	}
-	if err := c.needs(ctx, OperationBackupCreate, microversionBackupMetadata, "metadata on backups"); err != nil {
+	if err := c.needsMetadata(ctx, OperationBackupCreate); err != nil {
 		return Snapshot{}, err
 	}
 	// Only the ID and the name are in the answer.
@@ -95,11 +95,25 @@ func (c backupClient) CreateBackup(ctx context.Context, wanted NewBackup) (Snaps
 }
 
 // Backup reads one backup, as Volume does.
-func (c backupClient) Backup(ctx context.Context, id string) (Snapshot, error) { return c.get(ctx, id) }
+func (c backupClient) Backup(ctx context.Context, id string) (Snapshot, error) {
+	if err := c.needsMetadata(ctx, "backup.get"); err != nil {
+		return Snapshot{}, err
+	}
+	return c.get(ctx, id)
+}
 
 // ListBackups lists backups, as ListVolumes does.
 func (c backupClient) ListBackups(ctx context.Context, query Query, yield func(page []Snapshot) (more bool)) error {
+	if err := c.needsMetadata(ctx, "backup.list"); err != nil {
+		return err
+	}
 	return c.list(ctx, query, yield)
+}
+
+// needsMetadata returns an error if the endpoint has no metadata on backups. It would answer
+// that it does not accept the request, which looks like a failure of the endpoint.
+func (c backupClient) needsMetadata(ctx context.Context, operation string) error {
+	return c.needs(ctx, operation, microversionBackupMetadata, "metadata on backups")
 }
 
 // DeleteBackup requests a backup's deletion, which is complete when the backup is gone.
@@ -117,7 +131,7 @@ func (c backupClient) DeleteBackup(ctx context.Context, id string) error {
 // UpdateBackupMetadata writes metadata on a backup; other keys stay. Cinder can only
 // replace all of it, so this takes two requests.
 func (c backupClient) UpdateBackupMetadata(ctx context.Context, id string, metadata map[string]string) error {
-	b, err := c.get(ctx, id)
+	b, err := c.Backup(ctx, id)
 	if err != nil {
 		return WithoutEffect(err)
 	}
