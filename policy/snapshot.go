@@ -149,10 +149,10 @@ func SnapshotUsage(isBackup bool, gib int64) Usage {
 	return Usage{Snapshots: 1, SnapshotGigabytes: gib}
 }
 
-// GrantsBackups reports whether any rule of a policy does.
-func GrantsBackups(p *Policy) bool {
+// GrantsBackups reports whether any rule of a policy grants backups on a backend.
+func GrantsBackups(p *Policy, backend string) bool {
 	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
-		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups })
+		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups && slices.Contains(c.Backends, backend) })
 	})
 }
 

@@ -105,7 +105,7 @@ tenants:
     quota: {snapshots: 0, backups: 2}
     classes: [{storageClasses: [fast], backends: [gold], backups: true, quota: {backupGigabytes: 30}}]
 `)
-	if !GrantsBackups(p) || GrantsBackups(mustParse(t, snapshotPolicy)) {
+	if !GrantsBackups(p, "gold") || GrantsBackups(p, "silver") || GrantsBackups(mustParse(t, snapshotPolicy), "gold") {
 		t.Error("it is not known which policy grants backups")
 	}
 	for incremental, want := range map[string]Backup{"": FullBackup, "false": FullBackup, "true": IncrementalBackup} {

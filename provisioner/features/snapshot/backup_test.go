@@ -107,11 +107,14 @@ func TestNoBackupsAreAskedForWithoutAny(t *testing.T) {
 	if got := len(b.counting.shelves("gold")); got != 2 {
 		t.Errorf("%d shelves by the rule", got)
 	}
+	if got := len(b.counting.shelves("silver")); got != 1 {
+		t.Errorf("%d shelves of a backend that the rule does not name", got)
+	}
 	without, err := policy.Parse([]byte(testPolicy), "policy.yaml", nil)
 	b.must(err)
 	b.policy = without
 	b.must(b.leftovers.sweepAll(t.Context(), "gold"))
-	b.must(b.contents.Add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "x", Annotations: map[string]string{objects.AnnotationBackup: "full"}}}))
+	b.must(b.contents.Add(&snapshotv1.VolumeSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "x", Annotations: map[string]string{objects.AnnotationBackup: "full", objects.AnnotationBackend: "gold"}}}))
 	if got := len(b.counting.shelves("gold")); got != 2 {
 		t.Errorf("%d shelves by a content", got)
 	}

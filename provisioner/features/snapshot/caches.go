@@ -123,14 +123,14 @@ func (c *Controller) startCaches(ctx context.Context) (stop func(), err error) {
 	return func() { cancel(); factory.Shutdown() }, nil
 }
 
-// haveBackup reports whether any content records a backup.
-func (l *listers) haveBackup() bool {
+// haveBackup reports whether any content records a backup on a backend.
+func (l *listers) haveBackup(backend string) bool {
 	if l == nil {
 		return false
 	}
 	all, err := l.contents.List(everything)
 	return err == nil && slices.ContainsFunc(all, func(content *snapshotv1.VolumeSnapshotContent) bool {
-		return content.Annotations[objects.AnnotationBackup] != ""
+		return content.Annotations[objects.AnnotationBackup] != "" && content.Annotations[objects.AnnotationBackend] == backend
 	})
 }
 

@@ -62,10 +62,10 @@ func (c *counting) countBackends(ctx context.Context) {
 }
 
 // shelves returns those of a backend that may have something: as long as nobody may make
-// backups and there are none, Cinder is not asked for any.
+// backups there and there are none, its Cinder is not asked for any.
 func (c *counting) shelves(backend string) []shelf {
 	shelves := []shelf{{backend, false}}
-	if policy.GrantsBackups(c.Policy()) || c.shown().haveBackup() {
+	if policy.GrantsBackups(c.Policy(), backend) || c.shown().haveBackup(backend) {
 		shelves = append(shelves, shelf{backend, true})
 	}
 	return shelves
