@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,9 +79,14 @@ func recorded(b cinder.Snapshot, err error) (cinder.Snapshot, error) {
 	return b, err
 }
 
+// longestChain is how many backups of a volume may depend on one another, with the full one.
+// Cinder lets each depend on the latest, and deletes none before those that depend on it. So
+// without an end, a schedule would delete none, ever.
+const longestChain = 7
+
 // createBackup makes the snapshot, or finds it, and then the backup. If Cinder has no
-// backup that an incremental one could depend on, or the last attempt at one failed, the
-// backup is a full one.
+// backup that an incremental one could depend on, the last attempt at one failed, or the
+// chain is long enough, the backup is a full one.
 func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cinder.Snapshot, err error) {
 	uid := spec.Stamp.SnapshotUID
 	defer func() {
@@ -101,6 +107,13 @@ func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cind
 	if _, failed := e.failed.Load(uid); failed {
 		wanted.Incremental = false
 	}
+	if wanted.Incremental {
+		latest, err := e.latestIncremental(ctx, wanted.VolumeID)
+		if err != nil {
+			return cinder.Snapshot{}, err
+		}
+		wanted.Incremental = latest < longestChain-1
+	}
 	for {
 		e.taken.known.Doubt(uid)
 		err = change(ctx, e.session, spec.Source.Permit.on(ctx, cinder.Volume{ID: spec.Source.VolumeID}), func(ctx context.Context, client backupRequests) (err error) {
@@ -113,6 +126,24 @@ func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cind
 		}
 		wanted.Incremental = false
 	}
+}
+
+// latestIncremental counts the incremental backups of a volume since its latest full one. It
+// trusts the server's filter, since its result decides only how much a backup costs.
+func (e *snapshots) latestIncremental(ctx context.Context, volumeID string) (count int, err error) {
+	var all []cinder.Snapshot
+	if err := e.taken.list(ctx, cinder.Query{VolumeID: volumeID, PageSize: 1000}, func(page []cinder.Snapshot) bool {
+		all = append(all, page...)
+		return true
+	}); err != nil {
+		return 0, err
+	}
+	all = slices.DeleteFunc(all, func(b cinder.Snapshot) bool { return b.VolumeID != volumeID })
+	slices.SortFunc(all, func(a, b cinder.Snapshot) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	if full := slices.IndexFunc(all, func(b cinder.Snapshot) bool { return !b.Incremental }); full >= 0 {
+		return full, nil
+	}
+	return len(all), nil
 }
 
 // sourceOfBackup returns the snapshot from which a backup is to be made.

@@ -137,6 +137,32 @@ func TestBackupWithDependentsWaits(t *testing.T) {
 	equal(t, len(memory.backups), 0)
 }
 
+// TestChainsOfIncrementalBackupsEnd: otherwise none of a schedule's could ever be deleted.
+func TestChainsOfIncrementalBackupsEnd(t *testing.T) {
+	memory := newMemoryCinder()
+	volume := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	const keep = 3
+	var all []string
+	most := 0
+	for n := range 40 {
+		spec := snapshotSpec(n, volume)
+		spec.Incremental = true
+		b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), spec)
+		success(t, err)
+		all = append(all, b.ID)
+		most = max(most, len(memory.backups))
+		for old := len(all) - keep - 1; old >= 0; old-- {
+			if err := l.Snapshots().Backups().RemoveSnapshot(t.Context(), snapshotTarget(old, all[old])); err != nil && !cinder.IsKind(err, KindHasBackups) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if most != keep+longestChain {
+		t.Errorf("there were up to %d backups", most)
+	}
+}
+
 // TestNobodyWaitsHoursForABackup: neither for one being made, nor for its removal or its
 // content.
 func TestNobodyWaitsHoursForABackup(t *testing.T) {
