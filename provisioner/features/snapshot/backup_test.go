@@ -99,6 +99,25 @@ func TestSnapshotOfABackupIsItsOwn(t *testing.T) {
 	}
 }
 
+// TestLeftoverBackupsDoNotWaitForOneAnother: one may be in the making for hours, and another
+// have dependents for days.
+func TestLeftoverBackupsDoNotWaitForOneAnother(t *testing.T) {
+	for _, kind := range []cinder.Kind{backends.KindPending, backends.KindHasBackups, cinder.KindConflict} {
+		t.Run(string(kind), func(t *testing.T) {
+			b, backups := newBackupBench(t)
+			backups.listed = []cinder.Snapshot{stamped("backup:7", "u7", false), stamped("backup:8", "u8", false)}
+			backups.failRemoval = &cinder.Error{Backend: "gold", Kind: kind, Message: "not now"}
+			err := b.leftovers.sweep(t.Context(), shelf{"gold", true}, true)
+			if retried := err != nil; retried != (kind == cinder.KindConflict) {
+				t.Errorf("the sweep ended with %v", err)
+			}
+			if want := []string{"remove backup:7 unrecorded=true", "remove backup:8 unrecorded=true"}; !slices.Equal(backups.calls, want) {
+				t.Errorf("requests %q", backups.calls)
+			}
+		})
+	}
+}
+
 // TestNoBackupsAreAskedForWithoutAny: Cinder may have no backup service, or not let the
 // account see backups.
 func TestNoBackupsAreAskedForWithoutAny(t *testing.T) {

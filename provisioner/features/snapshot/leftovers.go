@@ -94,15 +94,13 @@ func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, s := range candidates {
-		if named[s.ID] {
-			continue
-		}
-		if err := c.removeLeftover(ctx, backend, of, s); err != nil {
-			return err
+		if !named[s.ID] && ctx.Err() == nil {
+			errs = append(errs, c.removeLeftover(ctx, backend, of, s))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // isNamed reports whether the cache has a content that leads, or may still come to
@@ -179,6 +177,8 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 	switch {
 	case cinder.IsKind(err, backends.KindRecorded):
 		return keep(err.Error())
+	case cinder.IsKind(err, backends.KindPending), cinder.IsKind(err, backends.KindHasBackups):
+		return keep("an audit will remove it later: " + err.Error()) // it may take hours, or days
 	case err != nil:
 		return fmt.Errorf("snapshot %s, which no VolumeSnapshotContent names: %w", s.ID, err)
 	}
