@@ -22,8 +22,9 @@ const backupPrefix = "backup:"
 // IsBackup reports whether an ID in a record is a backup's, and not a snapshot's.
 func IsBackup(id string) bool { return strings.HasPrefix(id, backupPrefix) }
 
-// patience is how long an operation waits for a backup being made or restored. After that,
-// the error is KindPending: a worker must not wait for hours.
+// patience is how long an operation waits for a backup that it has requested, or for its
+// content. After that, the error is KindPending, and later attempts only look: workers must
+// not wait for hours, nor, for a hundred backups, spend all their time on it.
 const patience = 10 * time.Second
 
 // Backups returns what manages the backend's backups.

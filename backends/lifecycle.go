@@ -272,6 +272,7 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 	if err != nil {
 		return Connected{}, err
 	}
+	requested := false
 	for range maxMoves {
 		if stamps.IsUnstamped(v) && v.Status == cinder.StatusAvailable {
 			if v, err = e.stampAgain(ctx, v, spec); err != nil {
@@ -297,7 +298,11 @@ func (e maker) connect(ctx context.Context, spec Spec) (Connected, error) {
 		switch next {
 		case steps.Create:
 			v, err = e.create(ctx, spec)
+			requested = true
 		case steps.AwaitCreated:
+			if backup := spec.Source.backupID(); backup != "" && !requested {
+				return Connected{}, e.restoring(v, backup)
+			}
 			v, err = e.awaitCreated(ctx, v, spec)
 		case steps.Reserve:
 			v, err = e.reserve(ctx, v)
@@ -455,7 +460,7 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	after, gone, err := e.watcher.Await(ctx, v.ID, cinder.StatusCreating, timeout)
 	if backup != "" && cinder.IsKind(err, KindTimeout) {
-		err = e.failure(KindPending, "volume %s is being restored from backup %s, which may take hours", v.ID, backup)
+		err = e.restoring(v, backup)
 	}
 	if cinder.IsKind(err, KindNotShown) && e.otherThan(ctx, v.ID, stamp.ClaimUID, stamp.Owns) {
 		return e.look(ctx, stamp, spec.Connector, spec.Permit)
@@ -483,6 +488,10 @@ func (e maker) awaitCreated(ctx context.Context, v cinder.Volume, spec Spec) (ci
 	}
 	e.known.Settle(stamp.ClaimUID, chosen.ID)
 	return chosen, nil
+}
+
+func (e maker) restoring(v cinder.Volume, backup string) *cinder.Error {
+	return e.failure(KindPending, "volume %s is being restored from backup %s, which may take hours", v.ID, backup)
 }
 
 // reserve marks the volume as being attached.

@@ -124,12 +124,14 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 		// By now the endpoint knows its place, which does not change.
 		err = e.mustTakeAt(spec.Place)
 	}
+	requested := false
 	for range maxMoves {
 		if err != nil {
 			return cinder.Snapshot{}, err
 		}
 		if s.ID == "" {
 			s, err = e.create(ctx, spec)
+			requested = true
 			continue
 		}
 		switch s.Status {
@@ -138,7 +140,7 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 		case cinder.StatusCreating, cinder.StatusDeleting:
 			waitedFor := s
 			var gone bool
-			if s, gone, err = e.await(ctx, s); gone {
+			if s, gone, err = e.await(ctx, s, requested); gone {
 				e.taken.forget(spec.Stamp.SnapshotUID, waitedFor.ID)
 				e.taken.known.Doubt(spec.Stamp.SnapshotUID)
 				s, err = e.lookForSnapshot(ctx, spec)
@@ -162,17 +164,19 @@ func (e *snapshots) takeSnapshot(ctx context.Context, spec SnapshotSpec) (cinder
 // name names a snapshot or a backup in a message, as Cinder knows it.
 func (e *snapshots) name(id string) string { return e.taken.kind.noun + " " + cinderID(id) }
 
-// await waits until a snapshot that is being created or deleted no longer is, and for a
-// backup only with patience.
-func (e *snapshots) await(ctx context.Context, s cinder.Snapshot) (after cinder.Snapshot, gone bool, err error) {
+// await waits until a snapshot that is being created or deleted no longer is. For a backup
+// that is being made, it waits only if this attempt has requested it, and with patience.
+func (e *snapshots) await(ctx context.Context, s cinder.Snapshot, requested bool) (after cinder.Snapshot, gone bool, err error) {
 	switch {
 	case s.Status == cinder.StatusDeleting:
 		return e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Delete)
 	case e.source == nil:
 		return e.taken.watcher.Await(ctx, s.ID, s.Status, e.timeouts().Create)
 	}
-	after, gone, err = e.taken.watcher.Await(ctx, s.ID, s.Status, patience)
-	if cinder.IsKind(err, KindTimeout) {
+	if requested {
+		after, gone, err = e.taken.watcher.Await(ctx, s.ID, s.Status, patience)
+	}
+	if !requested || cinder.IsKind(err, KindTimeout) {
 		err = e.failure(KindPending, "%s is being made, which may take hours", e.name(s.ID))
 	}
 	return after, gone, err
@@ -335,6 +339,7 @@ func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []
 		}
 	}
 	if e.source != nil {
+		e.failed.Delete(target.Stamp.SnapshotUID)
 		target.Unrecorded = true
 		_, err = e.source.abandon(ctx, target)
 	}
@@ -368,7 +373,7 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		target.Place = e.place()
 		switch s.Status {
 		case cinder.StatusCreating:
-			_, _, err = e.await(ctx, s)
+			_, _, err = e.await(ctx, s, false)
 		case cinder.StatusAvailable, cinder.StatusError:
 			if s.HasDependents {
 				return e.failure(KindHasBackups, "incremental backups depend on %s; it is deleted after them", e.name(s.ID))
