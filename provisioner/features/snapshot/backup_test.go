@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -113,6 +114,55 @@ func TestLeftoverBackupsDoNotWaitForOneAnother(t *testing.T) {
 			}
 			if want := []string{"remove backup:7 unrecorded=true", "remove backup:8 unrecorded=true"}; !slices.Equal(backups.calls, want) {
 				t.Errorf("requests %q", backups.calls)
+			}
+		})
+	}
+}
+
+// TestBackupsAreImportedAsBackups: the rule must grant them, they have a quota of their own,
+// and their deletion is one of a backup. What nodes encrypt has no record of its key.
+func TestBackupsAreImportedAsBackups(t *testing.T) {
+	for name, test := range map[string]struct {
+		rule  string
+		key   string
+		event string
+	}{
+		"granted":                  {rule: ", backups: true"},
+		"granted, of no volume":    {rule: ", backups: true", key: "gone"},
+		"the rule grants none":     {event: "Warning BackupNotGranted tenants[0].classes[0] grants no backups"},
+		"nodes encrypt its volume": {rule: ", backups: true", key: "x", event: "Warning SnapshotImportRefused snapshot backup:7 is of an encrypted volume, and such backups cannot be imported"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handle := "backup:7"
+			b := newImportBench(t, byHand(func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Source.SnapshotHandle = &handle }), wantingIt(nil))
+			p, err := policy.Parse([]byte(strings.NewReplacer("snapshots: 1", "snapshots: 0, backups: 1", "types: [ssd]}", "types: [ssd]}"+test.rule).Replace(importPolicy)), "policy.yaml", nil)
+			b.must(err)
+			b.policy = p
+			backups := &fakeSnapshots{place: here(), ofVolume: b.backend.ofVolume, existing: b.backend.existing}
+			backups.existing[0].ID, b.backend.existing = handle, nil
+			switch test.key {
+			case "":
+			case "gone":
+				backups.ofVolume = cinder.Volume{}
+				backups.existing[0].Metadata = ofOther(func(*stamps.Snapshot) {})
+			default:
+				backups.ofVolume.Metadata = map[string]string{stamps.KeyEncryption: test.key}
+			}
+			b.Backends = twoShelves{fakeBackends{"gold": b.backend}, backups}
+			var why *denied
+			if err := b.syncImported(); err != nil && !errors.As(err, &why) {
+				t.Fatal(err)
+			}
+			used := b.Ledger.Usage(policy.TenantScope, "a")
+			if test.event != "" {
+				b.wantEvents(test.event, test.event)
+				if len(backups.calls) > 0 || used != (policy.Usage{}) {
+					t.Errorf("requests %q, used %+v", backups.calls, used)
+				}
+				return
+			}
+			if made := b.imported(); made.Annotations[objects.AnnotationBackup] != "full" || !objects.IsSnapshotReady(made) || used != (policy.Usage{Backups: 1, BackupGigabytes: 2}) {
+				t.Errorf("the content is %+v; used %+v", made, used)
 			}
 		})
 	}
