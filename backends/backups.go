@@ -92,8 +92,7 @@ func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cind
 	uid := spec.Stamp.SnapshotUID
 	defer func() {
 		if cinder.IsKind(err, cinder.KindConflict) {
-			// Perhaps a backup of the snapshot is being made that this term does not know.
-			e.taken.known.Doubt(uid)
+			e.doubt(uid)
 		}
 	}()
 	from, err := e.source.takeSnapshot(ctx, spec.sourceOfBackup())
@@ -127,6 +126,19 @@ func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cind
 		}
 		wanted.Incremental = false
 	}
+}
+
+// doubtEvery is how often a listing may show whether the snapshot of a backup is backing-up
+// because of a backup that this term does not know. Perhaps there is none, until somebody
+// resets the snapshot.
+const doubtEvery = 10 * time.Minute
+
+func (e *snapshots) doubt(uid string) {
+	if last, doubted := e.doubted.Load(uid); doubted && time.Since(last.(time.Time)) < doubtEvery {
+		return
+	}
+	e.doubted.Store(uid, time.Now())
+	e.taken.known.Doubt(uid)
 }
 
 // latestIncremental counts the incremental backups of a volume since its latest full one. It

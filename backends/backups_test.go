@@ -163,6 +163,51 @@ func TestChainsOfIncrementalBackupsEnd(t *testing.T) {
 	}
 }
 
+// TestStuckSnapshotCostsNoListings: without a backup service, Cinder may leave the snapshot
+// backing-up until an administrator resets it. All backups of a night may wait for that.
+func TestStuckSnapshotCostsNoListings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		volume := memory.add(mine(1, cinder.StatusAvailable))
+		l := memory.term(t)
+		memory.created = func(operation string) cinder.Status {
+			if strings.HasPrefix(operation, "backup") {
+				return cinder.StatusError
+			}
+			return cinder.StatusAvailable
+		}
+		take := func() error {
+			_, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			time.Sleep(30 * time.Second)
+			return err
+		}
+		equal(t, cinder.KindOf(take()), KindVolumeFailed)
+		for _, s := range memory.snapshots {
+			s.Status = cinder.StatusBackingUp
+		}
+		memory.forgetLog()
+		for range 40 {
+			if err := take(); !strings.HasSuffix(authtest.ErrorText(err), "cinder snapshot-reset-state --state available snapshot-2") {
+				t.Fatal(err)
+			}
+		}
+		listings := 0
+		for _, line := range memory.log {
+			if strings.HasPrefix(line, "backup.list") {
+				listings++
+			}
+		}
+		if listings > 5 {
+			t.Errorf("%d listings in 20 minutes", listings)
+		}
+		for _, s := range memory.snapshots {
+			s.Status = cinder.StatusAvailable
+		}
+		memory.created = nil
+		success(t, take())
+	})
+}
+
 // TestNobodyWaitsHoursForABackup: neither for one being made, nor for its removal or its
 // content.
 func TestNobodyWaitsHoursForABackup(t *testing.T) {

@@ -65,8 +65,9 @@ type snapshots struct {
 
 	// source owns the snapshots from which backups are made; nil if these are no backups.
 	source *snapshots
-	// failed is the set of VolumeSnapshots whose last incremental backup failed, by UID.
-	failed sync.Map
+	// failed is the set of VolumeSnapshots whose last incremental backup failed, by UID;
+	// doubted is when the backup of one was last doubted.
+	failed, doubted sync.Map
 }
 
 type snapshotCreation interface {
@@ -195,9 +196,14 @@ func (e *snapshots) removeSource(ctx context.Context, spec SnapshotSpec) error {
 	if e.source == nil {
 		return nil
 	}
-	e.failed.Delete(spec.Stamp.SnapshotUID)
+	e.forgetTrouble(spec.Stamp.SnapshotUID)
 	_, err := e.source.abandon(ctx, SnapshotTarget{Stamp: spec.Stamp, Place: spec.Place, Unrecorded: true})
 	return err
+}
+
+func (e *snapshots) forgetTrouble(uid string) {
+	e.failed.Delete(uid)
+	e.doubted.Delete(uid)
 }
 
 func (e *snapshots) mustTakeAt(wanted cinder.Place) error {
@@ -339,7 +345,7 @@ func (e *snapshots) abandon(ctx context.Context, target SnapshotTarget) (kept []
 		}
 	}
 	if e.source != nil {
-		e.failed.Delete(target.Stamp.SnapshotUID)
+		e.forgetTrouble(target.Stamp.SnapshotUID)
 		target.Unrecorded = true
 		_, err = e.source.abandon(ctx, target)
 	}
