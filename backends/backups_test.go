@@ -118,6 +118,37 @@ func TestFailedIncrementalBackupIsFollowedByAFullOne(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfABackupIsNobodysSnapshot: a VolumeSnapshotClass may get another type while a
+// VolumeSnapshot waits for its backup, whose record others may replace.
+func TestSnapshotOfABackupIsNobodysSnapshot(t *testing.T) {
+	for name, lateLeader := range map[string]bool{"in the same term": false, "in the next": true} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			volume := memory.add(mine(1, cinder.StatusAvailable))
+			l := memory.term(t)
+			memory.created = func(operation string) cinder.Status {
+				if strings.HasPrefix(operation, "backup") {
+					return cinder.StatusError
+				}
+				return cinder.StatusAvailable
+			}
+			_, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			equal(t, cinder.KindOf(err), KindVolumeFailed)
+			equal(t, len(memory.stampedSnapshots(1)), 1)
+			if lateLeader {
+				l = memory.term(t)
+			}
+			s, err := l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			if cinder.IsKind(err, KindNotOurs) {
+				s, err = l.Snapshots().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+			}
+			if err != nil || stamps.IsForBackup(s) {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+}
+
 // TestBackupWithDependentsWaits: Cinder deletes no backup before those that depend on it.
 func TestBackupWithDependentsWaits(t *testing.T) {
 	memory := newMemoryCinder()

@@ -31,6 +31,12 @@ type SnapshotSpec struct {
 	forBackup bool
 }
 
+// owns reports whether a snapshot is the one that the spec wants. That of a backup never is
+// the VolumeSnapshot's own.
+func (s SnapshotSpec) owns(snapshot cinder.Snapshot) bool {
+	return s.Stamp.Owns(snapshot) && stamps.IsForBackup(snapshot) == s.forBackup
+}
+
 // SnapshotTarget is a snapshot to remove, with the proof that it may be removed.
 type SnapshotTarget struct {
 	SnapshotID string
@@ -216,7 +222,7 @@ func (e *snapshots) mustTakeAt(wanted cinder.Place) error {
 // lookForSnapshot finds the snapshot of a VolumeSnapshot. The zero Snapshot means
 // that there is provably none.
 func (e *snapshots) lookForSnapshot(ctx context.Context, spec SnapshotSpec) (cinder.Snapshot, error) {
-	return e.taken.only(ctx, spec.Stamp.SnapshotUID, spec.Stamp.Owns, func(found []cinder.Snapshot) (string, error) {
+	return e.taken.only(ctx, spec.Stamp.SnapshotUID, spec.owns, func(found []cinder.Snapshot) (string, error) {
 		return e.keepOneSnapshot(ctx, found, spec)
 	})
 }
