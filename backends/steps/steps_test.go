@@ -23,7 +23,7 @@ var everyStatus = map[cinder.Status]struct{ connected, gone Step }{
 	"error":                   {Discard, Delete},
 	"error_deleting":          {Discard, ForceDelete},
 	"error_extending":         {Blocked, Delete},
-	"error_restoring":         {Blocked, Delete},
+	"error_restoring":         {Discard, Delete},
 	"error_managing":          {Blocked, Delete},
 	"error_backing-up":        {Blocked, Delete},
 	"managing":                {Blocked, Blocked},
