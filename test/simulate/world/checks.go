@@ -151,10 +151,12 @@ func (w *World) ended() {
 }
 
 // settle waits until nothing is wrong. What is still wrong after a while is a finding.
-func (w *World) settle(longest time.Duration) {
+func (w *World) settle(longest time.Duration) error {
 	began, clean := time.Now(), 0
 	for {
-		w.run(time.Second)
+		if err := w.run(time.Second); err != nil {
+			return err
+		}
 		findings := checker.Ending(w.state())
 		if clean++; len(findings) > 0 {
 			clean = 0
@@ -173,6 +175,7 @@ func (w *World) settle(longest time.Duration) {
 	for _, f := range w.quotas.Exceeded(w.sim.Volumes(), checker.Everything) {
 		w.course.Note(f)
 	}
+	return nil
 }
 
 func clock(at time.Time) string { return fmt.Sprintf("%.3f", at.Sub(epoch).Seconds()) }

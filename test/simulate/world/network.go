@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/gate"
@@ -25,7 +24,6 @@ type network struct {
 	ctx    context.Context
 	cut    context.CancelFunc
 
-	mu      sync.Mutex
 	servers map[string]*server
 }
 

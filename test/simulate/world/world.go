@@ -218,7 +218,9 @@ func (w *World) Run(rounds int) ([]checker.Finding, error) {
 				}
 			}
 		}
-		w.settle(settles)
+		if err := w.settle(settles); err != nil {
+			return nil, err
+		}
 		if len(w.course.Findings()) > 0 {
 			break
 		}
