@@ -38,7 +38,7 @@ PREVIOUS_PROGRAM = $(if $(shell git cat-file -e '$(PREVIOUS)^{commit}' 2>/dev/nu
 # A line for each package, then what failed and how much was tested.
 SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos upgrade release release-check vulncheck lint fresh
+.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos simulate upgrade release release-check vulncheck lint fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -138,6 +138,11 @@ bench: ## throughput and requests per claim against the limit measured in the sa
 chaos: ## kills, faults and cuts while tenants claim and delete; finds what was leaked, lost, duplicated or wrongly deleted
 	$(GO) run ./test/chaos $(CHAOS)
 
+simulate: ## chaos in synctest bubbles, by seeds that can be repeated: SIMULATE='-duration 3m' or SIMULATE='-seed 7 -seeds 1 -traces DIR'
+	@echo "building Kubernetes' volume controllers and the program with changed copies of Go's runtime (5 minutes on two cores the first time)"
+	cd test/simulate && overlay=$$($(GO) run ./overlay '$(CURDIR)/bin/simulate') && \
+	  $(GO) test -overlay "$$overlay" -count=1 -timeout 60m -run '^TestSeeds$$' . $(SIMULATE)
+
 bin/previous-$(PREVIOUS):
 	@echo "building the program of $(PREVIOUS) (2 minutes on two cores the first time)"
 	rm -rf bin/previous && mkdir -p bin/previous
@@ -175,6 +180,7 @@ lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
 	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/csisanity && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
+	cd test/simulate && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/sidecars && $(GO) mod tidy -diff
 	cd test/conformance/suite && $(GO) mod tidy -diff
 	@# Module registries do not always serve the oracle's modules.
@@ -192,6 +198,7 @@ fresh: ## check that everything a first run downloads is still served, by downlo
 	  (cd test/monitoring && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/browser && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/csisanity && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
+	  (cd test/simulate && $(GO) list -deps -test ./... >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/sidecars && CGO_ENABLED=0 $(GO) list -deps tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/conformance/suite && CGO_ENABLED=0 $(GO) list -deps -test . tool >/dev/null && $(GO) mod tidy -diff) && \
 	  (cd test/install/kubectl && CGO_ENABLED=0 $(GO) list -deps . >/dev/null && $(GO) mod tidy -diff) && \

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"net"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ type PoolOptions struct {
 	CredentialsAge time.Duration
 	// MayWrite is cinder.Options.MayWrite.
 	MayWrite func() error
+	// Dial is cinder.Options.Dial.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Warn is cinder.Options.Warn.
 	Warn func(backend, message string)
 }
@@ -127,6 +130,7 @@ func (p *Pool) Client(ctx context.Context, config Config) (*cinder.Client, error
 			RequestTimeout: config.Timeouts.Request,
 			Metrics:        p.options.Metrics.Requests,
 			MayWrite:       p.options.MayWrite,
+			Dial:           p.options.Dial,
 		})
 		if err != nil {
 			return nil, err

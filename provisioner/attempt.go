@@ -184,13 +184,14 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	return pv, nil
 }
 
-// checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but has not
-// reached the cache yet. Connecting again is idempotent, but if it fails, Cinder removes
-// the volume's export (initialize_connection in cinder/volume/manager.py). The check
-// costs a request only if an earlier attempt may have gotten this far.
+// checkUnrecorded ends the attempt if the claim's PersistentVolume is saved but had not
+// reached the cache when the library looked. Connecting again is idempotent, but if it
+// fails, Cinder removes the volume's export (initialize_connection in
+// cinder/volume/manager.py). The check costs a request only if an earlier attempt may
+// have gotten this far.
 func (a *attempt) checkUnrecorded(ctx context.Context) error {
 	begun, _ := a.journal.Beginning(a.claim.UID)
-	if begun.HandedOver == nil && !a.ledger.IsFound(a.claim.UID, a.backend) {
+	if position, _ := a.ledger.PositionOf(a.claim.UID); begun.HandedOver == nil && position.NothingSeen {
 		return nil
 	}
 	pv, err := a.orphans.cleaner.Record(ctx, a.pvName)

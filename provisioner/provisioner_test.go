@@ -502,6 +502,13 @@ func TestClaimWhosePersistentVolumeIsSavedIsNotConnectedAgain(t *testing.T) {
 			f.backends["gold"].listed = []cinder.Volume{f.stamped("uid-1")}
 			f.must(f.client.Tracker().Add(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-1"}}))
 		},
+		"by an earlier leader, as the cache has shown since the library looked": func(f *fixture) {
+			pv, err := f.provision(f.claim(nil))
+			f.must(err)
+			f.newTerm(nil)
+			f.record(pv)
+			f.seen()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)

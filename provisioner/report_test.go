@@ -90,7 +90,7 @@ func TestReportFollowsAClaim(t *testing.T) {
 	if report := f.ReportClaims(all); countsOf(report.InFlight) != "" || report.Total != 0 {
 		t.Errorf("after the last step: %+v", report)
 	}
-	if used := f.Census().Shares; fmt.Sprint(used) != "map[{a gold}:{1 2 0 0}]" {
+	if used := f.Census().Shares; fmt.Sprint(used) != "map[{a gold}:{1 2 0 0 0 0}]" {
 		t.Errorf("used is %v", used)
 	}
 }

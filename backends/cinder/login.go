@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -47,6 +48,8 @@ type Options struct {
 	MayWrite func() error
 	// Warn reports concerns about a successful login; it may be nil.
 	Warn func(backend, message string)
+	// Dial makes connections; nil means the machine's network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Base sends the requests whose turn has come; nil means the client's own
 	// connections.
 	Base http.RoundTripper

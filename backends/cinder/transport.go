@@ -103,17 +103,20 @@ func newTransport(options Options, found auth.Credentials) *transport {
 		t.mayWrite = func() error { return nil }
 	}
 	if t.next == nil {
-		t.next = t.connections(options.Limits, found)
+		t.next = t.connections(options, found)
 	}
 	return t
 }
 
-func (t *transport) connections(limits turns.Limits, found auth.Credentials) *http.Transport {
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
+func (t *transport) connections(options Options, found auth.Credentials) *http.Transport {
+	dial := options.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, address)
+			conn, err := dial(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}
@@ -125,8 +128,8 @@ func (t *transport) connections(limits turns.Limits, found auth.Credentials) *ht
 		// Cloned because http.Transport writes to it while a later login may read it.
 		TLSClientConfig:     found.TLS.Clone(),
 		TLSHandshakeTimeout: 10 * time.Second,
-		MaxIdleConns:        limits.Concurrency,
-		MaxIdleConnsPerHost: limits.Concurrency,
+		MaxIdleConns:        options.Limits.Concurrency,
+		MaxIdleConnsPerHost: options.Limits.Concurrency,
 		IdleConnTimeout:     90 * time.Second,
 		ForceAttemptHTTP2:   true,
 	}

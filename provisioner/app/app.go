@@ -75,6 +75,9 @@ func assemble(options Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	if options.Network != nil {
+		config.Dial = options.Network.DialContext
+	}
 	// The elector's connections are those of the configuration before newReplica changes it.
 	leases := rest.CopyConfig(config)
 	of, err := newReplica(options, config, namespace)

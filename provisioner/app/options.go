@@ -5,9 +5,11 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"time"
 
@@ -76,12 +78,20 @@ type Options struct {
 	Protocols mappers.Protocols
 	// Config replaces Kubeconfig for a caller that already has a connection.
 	Config *rest.Config
-	Logger *slog.Logger
+	// Network replaces the machine's, except for the sockets of --csi-endpoint; nil keeps it.
+	Network Network
+	Logger  *slog.Logger
 	// Metrics registers the replica's metrics; /metrics serves what it gathers.
 	Metrics Metrics
 	// Traces receives the spans of claims, with IDs from tracing.IDs; nil means that
 	// there are none.
 	Traces trace.TracerProvider
+}
+
+// Network makes connections, and takes them.
+type Network interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+	Listen(network, address string) (net.Listener, error)
 }
 
 // Metrics is a registry of metrics; *prometheus.Registry is one.

@@ -37,6 +37,10 @@ func (s *server) listen() error {
 			return fmt.Errorf("--web-config-file %s cannot be used, so metrics and status page would not be protected as it says: %w", file, err)
 		}
 	}
+	listen := net.Listen
+	if s.options.Network != nil {
+		listen = s.options.Network.Listen
+	}
 	var opened []net.Listener
 	for _, port := range []struct {
 		flag, address string
@@ -49,7 +53,7 @@ func (s *server) listen() error {
 		if port.address == "" && port.listener != &s.listener {
 			continue
 		}
-		listener, err := net.Listen("tcp", port.address)
+		listener, err := listen("tcp", port.address)
 		if err != nil {
 			for _, other := range opened {
 				_ = other.Close()

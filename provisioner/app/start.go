@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,12 @@ func (r *reloader) begin(ctx context.Context) error {
 		return err
 	}
 	r.cluster = cmp.Or(r.policy.Load().ClusterID, r.clusterUID)
+	var dial func(ctx context.Context, network, address string) (net.Conn, error)
+	if r.options.Network != nil {
+		dial = r.options.Network.DialContext
+	}
 	r.pool = backends.NewPool(backends.PoolOptions{
+		Dial:     dial,
 		Warn:     func(backend, message string) { r.logger.Warn(message, "backend", backend) },
 		Size:     max(minClients, len(r.policy.Load().Backends)),
 		Sources:  auth.Sources{CloudsFile: r.options.CloudsFile},

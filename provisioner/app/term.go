@@ -112,6 +112,9 @@ func (e *elector) runTerm(stop, termCtx context.Context, fence func() error, cha
 	// Before the first decision, the ledger must have counted every PersistentVolume
 	// and whatever may be growing.
 	if !cache.WaitForCacheSync(work.Done(), seen...) {
+		// The queues of a term exist from its beginning, and end with those who work on
+		// them.
+		<-t.start(work, func() {})
 		return t.informers.release()
 	}
 	e.leads.Store(&leadership{ctx: termCtx, fence: fence, term: t, since: time.Now()})

@@ -23,18 +23,23 @@ type Cinder interface {
 
 // Volumes is what the table needs of /volumes and /messages.
 type Volumes interface {
+	Metadata
 	CreateVolume(ctx context.Context, request cinder.NewVolume) (cinder.Volume, error)
 	Volume(ctx context.Context, id string) (cinder.Volume, error)
 	ListVolumes(ctx context.Context, query cinder.Query, yield func(page []cinder.Volume) bool) error
 	DeleteVolume(ctx context.Context, id string) error
 	ForceDeleteVolume(ctx context.Context, id string) error
+	FailureReason(ctx context.Context, id string) string
+}
+
+// Metadata is what the table needs of a volume's metadata.
+type Metadata interface {
 	// ReplaceMetadata replaces all metadata, and removes the description.
 	ReplaceMetadata(ctx context.Context, id string, metadata map[string]string) error
 	// UpdateMetadata writes metadata; other keys stay.
 	UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error
 	// DeleteMetadata deletes one key, which must have no slash.
 	DeleteMetadata(ctx context.Context, id, key string) error
-	FailureReason(ctx context.Context, id string) string
 }
 
 // Changes has the volume actions that change a volume's size and type.

@@ -72,6 +72,15 @@ func (s *sink) Patch(before *corev1.Event, patch []byte) (*corev1.Event, error) 
 func (s *sink) measure(write func() (*corev1.Event, error)) (*corev1.Event, error) {
 	began := time.Now()
 	written, err := write()
+	if isTrouble(err) {
+		err = errors.New(err.Error())
+	}
 	s.pace.wrote(time.Since(began), err)
 	return written, err
+}
+
+// isTrouble reports whether an answer says nothing about the event. client-go drops an
+// event after any status in an answer, and repeats it after any other error.
+func isTrouble(err error) bool {
+	return apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err)
 }

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -174,4 +176,49 @@ func TestNoEventIsLostWhenWritingIsSlow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEventIsRepeatedUnlessItIsRefused has an API server that answers once with an error.
+func TestEventIsRepeatedUnlessItIsRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer error
+		tries  int
+	}{
+		"etcd does not answer":   {apierrors.NewInternalError(errors.New("etcdserver: request timed out")), 2},
+		"too many requests":      {apierrors.NewTooManyRequestsError("later"), 2},
+		"no answer":              {errors.New("connection reset by peer"), 2},
+		"the event is forbidden": {apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("the namespace is being deleted")), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broadcaster := record.NewBroadcaster(record.WithContext(t.Context()))
+				r := NewRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "test"}), scheme.Scheme, prometheus.NewRegistry(), severalMatters)
+				to := &failingSink{answers: []error{test.answer}}
+				broadcaster.StartRecordingToSink(r.Sink(to))
+				go r.Run(t.Context())
+				r.Event(claim("a", "data"), corev1.EventTypeWarning, "QuotaExceeded", "full")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if to.tries != test.tries {
+					t.Errorf("the event was written %d times, not %d times", to.tries, test.tries)
+				}
+				broadcaster.Shutdown()
+			})
+		})
+	}
+}
+
+// failingSink fails as long as there are answers.
+type failingSink struct {
+	record.EventSink
+	answers []error
+	tries   int
+}
+
+func (s *failingSink) Create(event *corev1.Event) (*corev1.Event, error) {
+	s.tries++
+	if s.tries <= len(s.answers) {
+		return nil, s.answers[s.tries-1]
+	}
+	return event, nil
 }

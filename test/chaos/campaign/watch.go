@@ -32,15 +32,10 @@ import (
 const (
 	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
 	annotationVolume        = policy.StampPrefix + "volume-id"
-	annotationClaimUID      = policy.StampPrefix + "claim-uid"
-	annotationSecret        = policy.StampPrefix + "secret"
-	annotationAttachment    = policy.StampPrefix + "attachment-id"
 	annotationCluster       = policy.StampPrefix + "cluster"
 	annotationForPV         = policy.StampPrefix + "persistent-volume"
 	annotationEndpoint      = policy.StampPrefix + "endpoint"
 	annotationProject       = policy.StampPrefix + "project-id"
-	annotationTenant        = policy.StampPrefix + "tenant"
-	annotationReboundTo     = policy.StampPrefix + "rebound-to"
 )
 
 // watch follows claims, PersistentVolumes and the replicas' lease. While the
@@ -220,40 +215,9 @@ func (n names) made(pv *corev1.PersistentVolume) bool {
 }
 
 func pvOf(pv *corev1.PersistentVolume) checker.PV {
-	out := checker.PV{
-		UID:      string(pv.UID),
-		Name:     pv.Name,
-		ClaimUID: pv.Annotations[annotationClaimUID],
-		VolumeID: pv.Annotations[annotationVolume],
-		Created:  pv.CreationTimestamp.Time,
-		Retain:   pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
-		Secret:   pv.Annotations[annotationSecret],
-
-		ReboundTo: pv.Annotations[annotationReboundTo],
-		Tenant:    pv.Annotations[annotationTenant],
-
-		Attachment: pv.Annotations[annotationAttachment],
-		Deleting:   pv.DeletionTimestamp != nil,
-		Place:      pv.Annotations[annotationProject],
-		GiB:        int(pv.Spec.Capacity.Storage().Value() >> 30),
-	}
-	if ref := pv.Spec.ClaimRef; ref != nil {
-		out.Holder = string(ref.UID)
-	}
+	out := checker.PVOf(pv)
 	if pv.Annotations[annotationEndpoint] == otherLabEndpoint {
 		out.Place = otherLabEndpoint
-	}
-	if iscsi := pv.Spec.ISCSI; iscsi != nil {
-		out.Target = iscsi.IQN
-		if iscsi.SecretRef != nil {
-			out.Secret = iscsi.SecretRef.Name
-		}
-	}
-	if driver := pv.Spec.CSI; driver != nil {
-		out.CSI = true
-		if driver.NodeStageSecretRef != nil {
-			out.Secret = driver.NodeStageSecretRef.Name
-		}
 	}
 	return out
 }

@@ -1,0 +1,181 @@
+package world
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
+	"github.com/standalone-cinder/standalone-cinder/test/simulate/gate"
+)
+
+// passed looks at the world after each step.
+func (w *World) passed(p gate.Passage, verdict gate.Verdict, sent time.Time) {
+	w.steps++
+	w.note("%s %s %s %s %s", p.Kind, verdict, p.Client, p.Server, p.What)
+	if p.Kind != gate.Request || verdict != gate.Passes || strings.HasPrefix(p.What, http.MethodGet) {
+		return
+	}
+	if p.Server == apiHost {
+		w.noteLeader(p)
+		return
+	}
+	w.sent[len(w.sim.Journal())] = sent
+	if p.Server != "keystone" && checker.IsStale(p.Client, sent, w.leader, w.ledSince) {
+		w.course.Note(checker.Finding{Kind: checker.Stale, Object: p.Client, Text: fmt.Sprintf("sent %s at %s, and %s led since %s", p.What, clock(sent), w.leader, clock(w.ledSince))})
+	}
+	w.look()
+}
+
+// noteLeader notes who has taken the Lease.
+func (w *World) noteLeader(p gate.Passage) {
+	if !strings.Contains(p.What, "/leases") {
+		return
+	}
+	for _, lease := range apiserver.Objects[*coordinationv1.Lease](w.api) {
+		if holder := lease.Spec.HolderIdentity; holder != nil && *holder != w.holder {
+			if w.holder = *holder; *holder != "" {
+				w.leader, w.ledSince = p.Client, time.Now()
+				w.note("%s leads", p.Client)
+			}
+		}
+	}
+}
+
+// journal returns Cinder's journal, with the times at which requests were sent.
+func (w *World) journal() []cindersim.Entry {
+	journal := w.sim.Journal()
+	for i := range journal {
+		if sent, known := w.sent[journal[i].Number]; known {
+			journal[i].Time = sent
+		}
+	}
+	return journal
+}
+
+func (w *World) tooLate(fate checker.Fate) bool {
+	return checker.CameTooLate(fate, w.claims.DeletionRequestedAt(types.UID(fate.PV.HeldBy())), w.journal())
+}
+
+// pvs returns the program's PersistentVolumes that are not being deleted.
+func (w *World) pvs() []*corev1.PersistentVolume {
+	var own []*corev1.PersistentVolume
+	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
+		if pv.Annotations["pv.kubernetes.io/provisioned-by"] == provisionerName && pv.DeletionTimestamp == nil {
+			own = append(own, pv)
+		}
+	}
+	return own
+}
+
+// look finds what must not happen even for a moment.
+func (w *World) look() {
+	bound := map[string]bool{}
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		if claim.Status.Phase == corev1.ClaimBound {
+			bound[string(claim.UID)] = true
+		}
+	}
+	var pvs []checker.PV
+	for _, pv := range w.pvs() {
+		pvs = append(pvs, checker.PVOf(pv))
+	}
+	w.fates.NoteSeen(pvs)
+	w.course.Look(checker.Sample{
+		At: time.Now(), PVs: pvs, Bound: bound, Volumes: w.sim.Volumes(), Foreign: w.foreign,
+		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
+		Fates: w.fates.All(), TooLate: w.tooLate,
+		AttachmentAsked: func(string) bool { return false },
+	})
+}
+
+// state returns everything.
+func (w *World) state() checker.State {
+	s := checker.State{
+		Cluster: clusterID, Host: policy.DefaultConnectorHost, Volumes: w.sim.Volumes(), Foreign: w.foreign, Fates: w.fates.All(), TooLate: w.tooLate,
+		DeletionRequestedAt: func(uid string) time.Time { return w.claims.DeletionRequestedAt(types.UID(uid)) }, LedSince: w.ledSince,
+	}
+	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
+		s.PVs = append(s.PVs, checker.PVOf(pv))
+	}
+	for _, secret := range apiserver.Objects[*corev1.Secret](w.api) {
+		if secret.Annotations[checker.StampCluster] == clusterID {
+			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: secret.Annotations[policy.StampPrefix+"persistent-volume"]})
+		}
+	}
+	told := map[types.UID]map[string]bool{}
+	for _, event := range apiserver.Objects[*corev1.Event](w.api) {
+		if event.Type == corev1.EventTypeWarning {
+			if told[event.InvolvedObject.UID] == nil {
+				told[event.InvolvedObject.UID] = map[string]bool{}
+			}
+			told[event.InvolvedObject.UID][event.Reason] = true
+		}
+	}
+	used := checker.Usage(w.policy, clusterID, w.backendOf(), s.Volumes, checker.Everything)
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		c := checker.Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Bound: claim.Status.Phase == corev1.ClaimBound, Asked: w.claims.DeletionRequested(claim.UID)}
+		decision := w.policy.Decide(policy.Request{
+			Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
+			Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
+		})
+		c.Tenant = decision.Tenant
+		if !c.Bound {
+			reason, message := checker.Room(decision, used)
+			c.Denial, c.Explained = message, told[claim.UID][string(reason)]
+		}
+		s.Claims = append(s.Claims, c)
+	}
+	return s
+}
+
+func (w *World) backendOf() map[string]string {
+	return map[string]string{w.sim.ProjectID("team-a"): "gold", w.sim.ProjectID("team-b"): "silver", cindersim.DefaultNoauthProject: "lab"}
+}
+
+// ended finds replicas that have exited by themselves.
+func (w *World) ended() {
+	for _, s := range w.slots {
+		if s.replica != nil && s.replica.hasEnded() {
+			w.course.Note(checker.Finding{Kind: checker.Crashed, Object: s.replica.name, Text: fmt.Sprintf("exited: %v", s.replica.err)})
+		}
+	}
+}
+
+// settle waits until nothing is wrong. What is still wrong after a while is a finding.
+func (w *World) settle(longest time.Duration) error {
+	began, clean := time.Now(), 0
+	for {
+		if err := w.run(time.Second); err != nil {
+			return err
+		}
+		findings := checker.Ending(w.state())
+		if clean++; len(findings) > 0 {
+			clean = 0
+		}
+		if clean == 2 {
+			w.note("settled after %s", time.Since(began))
+			break
+		}
+		if time.Since(began) > longest {
+			for _, f := range findings {
+				w.course.Note(f)
+			}
+			break
+		}
+	}
+	for _, f := range w.quotas.Exceeded(w.sim.Volumes(), checker.Everything) {
+		w.course.Note(f)
+	}
+	return nil
+}
+
+func clock(at time.Time) string { return fmt.Sprintf("%.3f", at.Sub(epoch).Seconds()) }
