@@ -183,6 +183,12 @@ func (l *Ledger) Reserve(claim types.UID, storageClass string, decision Decided)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known, ok := l.entries[claim]; ok {
+		if known.byStamp && known.Tenant == "" {
+			// Cinder has replaced the stamp of a volume restored from a backup.
+			l.count(claim, known, policy.Usage.Sub)
+			known.Tenant, known.StorageClass = decision.Tenant, storageClass
+			l.put(claim, known)
+		}
 		return known.backend, known.passedOver, nil, nil
 	}
 	l.refresh()
