@@ -421,6 +421,52 @@ func TestVolumeRestoredByHandIsNobodys(t *testing.T) {
 	}
 }
 
+// TestLateStampOfARestoredVolumeHidesNoUse: the request to stamp it replaces all metadata. It
+// loses its answer, and arrives later, or never.
+func TestLateStampOfARestoredVolumeHidesNoUse(t *testing.T) {
+	for name, arrives := range map[string]bool{"it arrives": true, "it never does": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newMemoryCinder()
+				memory.workflow = cinder.WorkflowAttachment
+				volume := memory.add(mine(1, cinder.StatusInUse))
+				l := memory.term(t)
+				b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+				success(t, err)
+				memory.delay = func() int { return 1000 }
+				memory.fault = func(operation, _ string) mishap {
+					if operation == "volume.update" {
+						return late
+					}
+					return noFault
+				}
+				spec := restoring(2, b.ID)
+				spec.CSI = true
+				_, err = l.Connect(t.Context(), spec)
+				equal(t, cinder.KindOf(err), cinder.KindUnavailable)
+				memory.fault = nil
+				if _, err = l.Connect(t.Context(), spec); !cinder.IsKind(err, cinder.KindConflict) {
+					t.Errorf("the next attempt did not wait: %v", err)
+				}
+				if arrives {
+					memory.deliverAll()
+				} else {
+					memory.delayed = map[*delayedEffect]int{}
+					time.Sleep(lateStamp)
+				}
+				connected, err := l.Connect(t.Context(), spec)
+				success(t, err)
+				memory.volumes[connected.Volume.ID].Metadata[stamps.KeyAttached] = "true"
+				memory.deliverAll()
+				if v := memory.present()[connected.Volume.ID]; !stamps.EverAttached(v) || !claimStamp(2).Owns(v) {
+					t.Errorf("the volume is %+v", v)
+				}
+				time.Sleep(time.Minute) // until nothing is watched anymore
+			})
+		})
+	}
+}
+
 // TestVolumeRestoredAgainByHandIsNobodys: an administrator restores the same backup once
 // more, to the volume that a claim got from it.
 func TestVolumeRestoredAgainByHandIsNobodys(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,8 @@ type endpoint struct {
 	unshown, ended *knowledge.Unshown
 	// answerLost is called when a create request loses its answer.
 	answerLost func()
+	// stamping has when a request to stamp a restored volume lost its answer, by ID.
+	stamping sync.Map
 }
 
 // volumeRequests are the requests that every owner needs; cinder.Client describes these

@@ -3,6 +3,7 @@ package backends
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -424,8 +425,12 @@ func (s Spec) metadata(workflow cinder.Workflow, requested time.Time) map[string
 
 // stampAgain writes the stamp on a volume that Cinder restored from a backup, together with
 // the metadata of the volume that was backed up; see stamps.Settled. The encryption of a
-// source is refused, so there is no record of a key.
+// source is refused, so there is no record of a key. The request replaces all metadata: if
+// an earlier one arrived after the volume came into use, the mark of that would be lost.
 func (e maker) stampAgain(ctx context.Context, v cinder.Volume, spec Spec) (cinder.Volume, error) {
+	if at, lost := e.stamping.Load(v.ID); lost && time.Since(at.(time.Time)) < lateStamp {
+		return cinder.Volume{}, e.failure(cinder.KindConflict, "volume %s was restored from a backup; waiting until the request to stamp it again, whose answer was lost, has arrived", v.ID)
+	}
 	err := change(ctx, e.session, nil, func(ctx context.Context, client makingRequests) error {
 		workflow, err := client.Workflow(ctx)
 		if err != nil {
@@ -433,11 +438,18 @@ func (e maker) stampAgain(ctx context.Context, v cinder.Volume, spec Spec) (cind
 		}
 		return client.ReplaceMetadata(ctx, v.ID, spec.metadata(workflow, v.CreatedAt))
 	})
+	if failed, ok := errors.AsType[*cinder.Error](err); ok && failed.EffectUnknown {
+		e.stamping.Store(v.ID, time.Now())
+	}
 	if err != nil {
 		return cinder.Volume{}, fmt.Errorf("volume %s was restored from a backup and cannot be stamped again: %w", v.ID, err)
 	}
+	e.stamping.Delete(v.ID)
 	return e.get(ctx, v.ID)
 }
+
+// lateStamp is how long a request to stamp a restored volume may be under way.
+const lateStamp = 2 * time.Minute
 
 // correctRequestTime corrects the request time on a volume that looks like a copy in the
 // answer to its own create request: the clock behind the stamp, a Date header, was wrong.
