@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -386,6 +387,9 @@ func verdictOf(ctx context.Context, err error) verdict {
 		return saysNothing
 	case errors.Is(failed, context.DeadlineExceeded) && ctx.Err() != nil:
 		// The caller ran out of time, not the request.
+		return saysNothing
+	case strings.HasPrefix(failed.Operation, "backup.") && failed.Status >= 500:
+		// Cinder answers so without a backup service, which volumes do not need.
 		return saysNothing
 	}
 	switch failed.Kind {

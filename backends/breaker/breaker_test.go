@@ -345,6 +345,8 @@ func TestVerdicts(t *testing.T) {
 		"conflict":                       {err: status(cinder.KindConflict, 400), want: backendAnswers},
 		"wrapped answer":                 {err: fmt.Errorf("cannot: %w", status(cinder.KindConflict, 409)), want: backendAnswers},
 		"server error":                   {err: status(cinder.KindUnavailable, 500), want: backendFails},
+		"no backup service":              {err: &cinder.Error{Operation: "backup.create", Kind: cinder.KindUnavailable, Status: 503}, want: saysNothing},
+		"no answer about backups":        {err: &cinder.Error{Operation: "backup.list", Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded}, want: backendFails},
 		"no connection":                  {err: &cinder.Error{Kind: cinder.KindUnavailable, Message: "no connection"}, want: backendFails},
 		"no answer":                      {err: &cinder.Error{Kind: cinder.KindUnavailable, Cause: context.DeadlineExceeded}, want: backendFails},
 		"an answer that no Cinder gives": {err: &cinder.Error{Kind: cinder.KindInternal}, want: backendFails},
