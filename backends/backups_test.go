@@ -261,6 +261,7 @@ func TestNobodyWaitsHoursForABackup(t *testing.T) {
 				return err
 			},
 			restore,
+			func() error { return l.Abandon(t.Context(), claimStamp(3), testConnector, nil) },
 		} {
 			most := time.Second
 			if n < 2 {

@@ -277,6 +277,9 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 	}
 	switch next {
 	case steps.AwaitCreated:
+		if stamps.IsRestoring(v) {
+			return v, e.failure(KindPending, "volume %s is being restored from a backup, which may take hours, and is deleted after that", v.ID)
+		}
 		after, gone, err := e.watcher.Await(ctx, v.ID, v.Status, e.timeouts().Create)
 		if gone || err != nil {
 			return cinder.Volume{}, err

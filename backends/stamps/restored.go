@@ -2,6 +2,7 @@ package stamps
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -16,9 +17,11 @@ import (
 // all if it could not detach the volume. Afterwards, only that mark of that very backup
 // makes it count.
 
-// keyUnstamped is on a volume as Settled returns it, and never at Cinder,
-// which refuses such a key.
-const keyUnstamped = "*unstamped"
+// These keys are on a volume as Settled returns it, and never at Cinder, which refuses them.
+const (
+	keyUnstamped = "*unstamped"
+	keyRestoring = "*restoring"
+)
 
 const restoredFrom = "restored by standalone-cinder from backup "
 
@@ -37,10 +40,19 @@ func Settled(v cinder.Volume) cinder.Volume {
 	backupID, text, _ := strings.Cut(text, " for claim ")
 	claimUID, text, _ := strings.Cut(text, " of cluster ")
 	cluster, clusterUID, whole := strings.Cut(text, ", UID ")
-	if !isOurs || !whole || claimUID == v.Metadata[KeyClaimUID] || !isUnfinished(v) && backupID != v.Metadata[cinder.MetadataSourceBackup] {
+	if !isOurs || !whole {
 		return v
 	}
-	v.Metadata = map[string]string{KeyCluster: cluster, KeyClusterUID: clusterUID, KeyClaimUID: claimUID, KeyPV: v.Name, keyUnstamped: "true"}
+	metadata := map[string]string{}
+	if v.Status == cinder.StatusCreating {
+		metadata[keyRestoring] = "true"
+	}
+	if claimUID == v.Metadata[KeyClaimUID] || !isUnfinished(v) && backupID != v.Metadata[cinder.MetadataSourceBackup] {
+		maps.Copy(metadata, v.Metadata)
+	} else {
+		maps.Copy(metadata, map[string]string{KeyCluster: cluster, KeyClusterUID: clusterUID, KeyClaimUID: claimUID, KeyPV: v.Name, keyUnstamped: "true"})
+	}
+	v.Metadata = metadata
 	return v
 }
 
@@ -55,3 +67,7 @@ func isUnfinished(v cinder.Volume) bool {
 
 // IsUnstamped reports whether a volume's stamp must be written again; see Settled.
 func IsUnstamped(v cinder.Volume) bool { return v.Metadata[keyUnstamped] != "" }
+
+// IsRestoring reports whether Cinder is copying a backup's content to a volume, which may
+// take hours.
+func IsRestoring(v cinder.Volume) bool { return v.Metadata[keyRestoring] != "" }

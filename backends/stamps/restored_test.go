@@ -32,7 +32,7 @@ func TestDescriptionOfARestoredVolumeLeadsToItsClaim(t *testing.T) {
 		"somebody restores something else":   {status: "restoring-backup", metadata: other},
 	} {
 		v := Settled(cinder.Volume{Name: stamp.PV, Status: test.status, Description: description, Metadata: test.metadata})
-		if IsUnstamped(v) != test.ours || stamp.Owns(v) != test.ours || test.ours && (Of(v).ClusterUID != uid || EverAttached(v)) || v.Description != "" {
+		if IsRestoring(v) != (test.status == cinder.StatusCreating) || IsUnstamped(v) != test.ours || stamp.Owns(v) != test.ours || test.ours && (Of(v).ClusterUID != uid || EverAttached(v)) || v.Description != "" {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
