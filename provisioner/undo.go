@@ -55,7 +55,8 @@ func newOrphans(o *orphans) *orphans {
 
 // claimGone undoes what this term began for a claim that was deleted or bound to another
 // PersistentVolume before its volume was recorded, and what an earlier leader began if a
-// listing showed its volume. The caller must retry after an error.
+// listing showed its volume. It forgets no claim that the cache shows as pending. The
+// caller must retry after an error.
 func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 	claim := objects.ClaimByUID(o.indexedClaims, uid)
 	isPending := claim != nil && claim.Spec.VolumeName == ""
@@ -68,7 +69,7 @@ func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 	if !ok {
 		if isPending {
 			// The cache showed the claim later than a listing its volume, which the claim
-			// will use. It may be waiting for its backend.
+			// will use.
 			return nil
 		}
 		position, _ := o.ledger.PositionOf(uid)
