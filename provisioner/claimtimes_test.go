@@ -90,6 +90,7 @@ func TestTimeToBound(t *testing.T) {
 		}, "1 claims, 1h"},
 		"forgotten with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.deny(f.turn(claim), claim, placement.Denial{Reason: string(policy.QuotaExceeded)})
+			f.forgetClaim(claim)
 			f.followup.ClaimGone(claim)
 			f.follow(f.followup)
 			if n := len(f.claimTimes.since); n != 0 {

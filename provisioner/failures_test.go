@@ -142,7 +142,9 @@ func TestWhatFailedIsForgotten(t *testing.T) {
 			f.inForce("auth: {cloud: gold}", "auth: {cloud: gold}\n    limits: {volumes: 99}"+zones)
 		}, "gold/az1"},
 		"with the claim": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
+			f.forgetClaim(claim)
 			f.must(f.claimGone(t.Context(), claim.UID))
+			f.onNode("")
 		}, "gold/az1"},
 		"when the claim is denied": {func(f *fixture, claim *corev1.PersistentVolumeClaim) {
 			f.limit("0")

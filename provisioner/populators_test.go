@@ -123,6 +123,7 @@ func TestClaimThatAPopulatorServedIsNoLongerReported(t *testing.T) {
 	f.admits(before)
 	after := before.DeepCopy()
 	after.Spec.VolumeName = objects.PVNameFor("uid-of-the-populators-claim")
+	f.must(f.factory.Core().V1().PersistentVolumeClaims().Informer().GetStore().Update(after))
 	f.followup.ClaimChanged(before, after)
 	f.must(f.claimGone(t.Context(), before.UID))
 	if report := f.ReportClaims(Selected{Limit: 1}); report.Total != 0 {

@@ -169,9 +169,10 @@ func TestSchedulerIsAskedLessAndLessOften(t *testing.T) {
 			t.Errorf("asked after %s", got)
 		}
 		// Another claim of the same name starts over.
+		d.forgetClaim(claim)
 		d.must(d.claimGone(t.Context(), claim.UID))
 		d.asked = nil
-		d.admits(claim)
+		d.admits(d.onNode("node-c"))
 		if len(d.asked) != 1 {
 			t.Error("what is gone is remembered")
 		}

@@ -55,13 +55,23 @@ func newOrphans(o *orphans) *orphans {
 
 // claimGone undoes what this term began for a claim that was deleted or bound to another
 // PersistentVolume before its volume was recorded, and what an earlier leader began if a
-// listing showed its volume. The caller must retry after an error.
+// listing showed its volume. It forgets no claim that the cache shows as pending. The
+// caller must retry after an error.
 func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
-	for _, owner := range o.owners {
-		owner.Forget(uid)
+	claim := objects.ClaimByUID(o.indexedClaims, uid)
+	isPending := claim != nil && claim.Spec.VolumeName == ""
+	if !isPending {
+		for _, owner := range o.owners {
+			owner.Forget(uid)
+		}
 	}
 	begun, ok := o.journal.Beginning(uid)
 	if !ok {
+		if isPending {
+			// The cache showed the claim later than a listing its volume, which the claim
+			// will use.
+			return nil
+		}
 		position, _ := o.ledger.PositionOf(uid)
 		if position.Imported {
 			return nil // its import ends what it began

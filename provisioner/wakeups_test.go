@@ -400,3 +400,45 @@ func TestPendingGroupsNameTheLastEvent(t *testing.T) {
 		t.Errorf("pending deletions are %v, want one that a node uses", got)
 	}
 }
+
+// TestClaimThatTheCacheShowsLaterThanItsVolumeIsNotForgotten: a new leader lists the
+// volume of an unfinished attempt before its cache shows the claim, and takes the volume
+// for an orphan. Until the follow-up's turn comes, the claim waits for its backend.
+func TestClaimThatTheCacheShowsLaterThanItsVolumeIsNotForgotten(t *testing.T) {
+	for name, wait := range map[string]func(f *fixture, gold *fakeVolumes, claim *corev1.PersistentVolumeClaim){
+		"before its attempt": func(f *fixture, gold *fakeVolumes, claim *corev1.PersistentVolumeClaim) {
+			gold.health = errGoldDown
+			if f.admits(claim) {
+				f.t.Error("the claim was admitted although its only backend does not answer")
+			}
+		},
+		"during its attempt": func(f *fixture, gold *fakeVolumes, claim *corev1.PersistentVolumeClaim) {
+			gold.err = errGoldDown
+			gold.onCall = func() { gold.health = errGoldDown }
+			if _, err := f.provision(claim); !isIgnored(err) {
+				f.t.Errorf("error %v, want one that the library ignores", err)
+			}
+			gold.err, gold.onCall = nil, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			gold := f.backends["gold"]
+			gold.listed = []cinder.Volume{f.orphanVolume("uid-1")}
+			f.count()
+			if f.followup.loop.Queue.Len() == 0 {
+				t.Fatal("the volume is not taken for an orphan")
+			}
+			claim := f.claim(nil)
+			wait(f, gold, claim)
+			f.wantRequeued()
+			f.follow(f.followup)
+			gold.health = nil
+			f.publish(parking.Backend, "gold")
+			f.wantRequeued("data")
+			if !f.admits(claim) {
+				t.Error("not admitted after the outage")
+			}
+		})
+	}
+}

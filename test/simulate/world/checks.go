@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,8 +90,12 @@ func (w *World) look() {
 		pvs = append(pvs, checker.PVOf(pv))
 	}
 	w.fates.NoteSeen(pvs)
+	volumes := w.sim.Volumes()
+	for _, v := range volumes {
+		w.seen[v.ID] = v
+	}
 	w.course.Look(checker.Sample{
-		At: time.Now(), PVs: pvs, Bound: bound, Volumes: w.sim.Volumes(), Foreign: w.foreign,
+		At: time.Now(), PVs: pvs, Bound: bound, Volumes: volumes, Foreign: w.foreign,
 		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
 		Fates: w.fates.All(), TooLate: w.tooLate,
 		AttachmentAsked: func(string) bool { return false },
@@ -120,7 +125,14 @@ func (w *World) state() checker.State {
 			told[event.InvolvedObject.UID][event.Reason] = true
 		}
 	}
-	used := checker.Usage(w.policy, clusterID, w.backendOf(), s.Volumes, checker.Everything)
+	// A PersistentVolume counts although its volume is gone: it was set to Retain too late.
+	counted := slices.Clone(s.Volumes)
+	for _, pv := range s.PVs {
+		if v, seen := w.seen[pv.VolumeID]; seen {
+			counted = append(counted, v)
+		}
+	}
+	used := checker.Usage(w.policy, clusterID, w.backendOf(), counted, checker.Everything)
 	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
 		c := checker.Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Bound: claim.Status.Phase == corev1.ClaimBound, Asked: w.claims.DeletionRequested(claim.UID)}
 		decision := w.policy.Decide(policy.Request{

@@ -60,6 +60,8 @@ type World struct {
 	quotas  *checker.Quotas
 	policy  *policy.Policy
 	foreign map[string]cindersim.Volume
+	// seen are all volumes as they were last.
+	seen map[string]cindersim.Volume
 	// sent is when the requests of Cinder's journal were sent, by their numbers.
 	sent map[int]time.Time
 	// leader is the replica that took the Lease last, holder what the Lease says.
@@ -95,7 +97,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
 		claims: books.NewClaims(), fates: books.NewFates(), course: checker.NewCourse(policy.DefaultConnectorHost),
-		foreign: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
+		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
 	w.api = apiserver.New(apiserver.Options{
