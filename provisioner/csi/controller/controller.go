@@ -39,6 +39,7 @@ type Engine interface {
 	Expander
 	Modifier
 	Snapshotter
+	Grouper
 }
 
 // PublishRequest is the request to Publish.
@@ -77,6 +78,7 @@ type Options struct {
 type Server struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	Options
 
 	// term is part of the tokens of lists.

@@ -83,6 +83,18 @@ func (e *engine) ListSnapshots(ctx context.Context, wanted Listing) ([]Snapshot,
 	return e.snapshots, e.work(ctx, fmt.Sprintf("list snapshots of %v", wanted))
 }
 
+func (e *engine) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]Snapshot, error) {
+	return e.snapshots, e.work(ctx, fmt.Sprintf("group %v as %s, parameters %v", volumes, name, parameters))
+}
+
+func (e *engine) RemoveGroup(ctx context.Context, handle string) error {
+	return e.work(ctx, "remove group "+handle)
+}
+
+func (e *engine) GroupStatus(ctx context.Context, handle string) ([]Snapshot, error) {
+	return e.snapshots, e.work(ctx, "look at group "+handle)
+}
+
 func newServer(e *engine) *Server {
 	return New(Options{Engine: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
 }

@@ -16,6 +16,9 @@ type Snapshots interface {
 	Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error)
 	Remove(ctx context.Context, snapshot wire.Handle) error
 	List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error)
+	TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error)
+	RemoveGroup(ctx context.Context, handle string) error
+	GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error)
 }
 
 // TakeSnapshot implements controller.Engine.
@@ -36,5 +39,30 @@ func (e *Engine) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) error
 // ListSnapshots implements controller.Engine.
 func (e *Engine) ListSnapshots(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
 	all, err := e.Snapshots.List(ctx, wanted)
+	return all, failure(err)
+}
+
+// TakeGroup implements controller.Engine.
+func (e *Engine) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+	var of []*corev1.PersistentVolume
+	for _, volume := range volumes {
+		one, err := changeable(e, volume)
+		if err != nil {
+			return nil, failure(err)
+		}
+		of = append(of, one.pv)
+	}
+	taken, err := e.Snapshots.TakeGroup(ctx, of, name, parameters)
+	return taken, failure(err)
+}
+
+// RemoveGroup implements controller.Engine.
+func (e *Engine) RemoveGroup(ctx context.Context, handle string) error {
+	return failure(e.Snapshots.RemoveGroup(ctx, handle))
+}
+
+// GroupStatus implements controller.Engine.
+func (e *Engine) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
+	all, err := e.Snapshots.GroupStatus(ctx, handle)
 	return all, failure(err)
 }

@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,8 +164,10 @@ type item struct {
 type itemKind string
 
 const (
-	snapshotItem itemKind = "VolumeSnapshot"
-	contentItem  itemKind = "VolumeSnapshotContent"
+	snapshotItem     itemKind = "VolumeSnapshot"
+	contentItem      itemKind = "VolumeSnapshotContent"
+	groupItem        itemKind = objects.GroupKind
+	groupContentItem itemKind = "VolumeGroupSnapshotContent"
 	// backendItem is a backend whose snapshots are to be listed again.
 	backendItem itemKind = "backend"
 )
@@ -194,7 +197,13 @@ func New(options Options) *Controller {
 // may be installed at any time.
 func (c *Controller) Run(ctx context.Context) {
 	defer c.loop.Queue.ShutDown()
-	if !c.awaitResources(ctx) {
+	if !c.awaitResources(ctx, ofSnapshots()) {
+		return
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	// Before the other caches are shown, what groups count must be known, too.
+	if !c.startGroups(ctx, &group) {
 		return
 	}
 	stopped, err := c.startCaches(ctx)
@@ -206,8 +215,6 @@ func (c *Controller) Run(ctx context.Context) {
 	if !c.awaitCaches(ctx) {
 		return
 	}
-	var group sync.WaitGroup
-	defer group.Wait()
 	group.Go(func() { c.counting.countBackends(ctx) })
 	c.loop.Run(ctx)
 }
@@ -217,6 +224,10 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	switch a.Key.kind {
 	case contentItem:
 		return c.syncContent(ctx, a)
+	case groupItem:
+		return c.syncGroup(ctx, a)
+	case groupContentItem:
+		return c.syncGroupContent(ctx, a)
 	case backendItem:
 		return c.leftovers.syncBackend(ctx, a)
 	}
@@ -253,8 +264,13 @@ func (c *Controller) enqueue(i item) { c.loop.Queue.Add(i) }
 
 // itemOf returns the item of an object.
 func itemOf(object metav1.Object) item {
-	if _, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
+	switch object.(type) {
+	case *snapshotv1.VolumeSnapshotContent:
 		return item{contentItem, "", object.GetName()}
+	case *groupv1.VolumeGroupSnapshotContent:
+		return item{groupContentItem, "", object.GetName()}
+	case *groupv1.VolumeGroupSnapshot:
+		return item{groupItem, object.GetNamespace(), object.GetName()}
 	}
 	return item{snapshotItem, object.GetNamespace(), object.GetName()}
 }
