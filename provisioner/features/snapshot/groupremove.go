@@ -33,7 +33,20 @@ func (g *grouping) remove(ctx context.Context) error {
 			return &refusal{"Damaged", fmt.Sprintf("VolumeGroupSnapshotContent %s is of cluster %q, but this is %q: the snapshots belong to the other cluster", g.content.Name, m.Cluster, g.Cluster)}
 		}
 	}
-	if err := g.each(func(_ int, t *taking) error { return g.removeOne(ctx, t) }); err != nil {
+	kept := map[*taking]bool{}
+	for _, t := range g.members {
+		var err error
+		if kept[t], err = g.isKept(t); err != nil {
+			return err // none is removed
+		}
+	}
+	err := g.each(func(_ int, t *taking) error {
+		if kept[t] {
+			return nil
+		}
+		return g.removeOne(ctx, t)
+	})
+	if err != nil {
 		return err
 	}
 	g.noteGroupRemoved()
@@ -42,10 +55,6 @@ func (g *grouping) remove(ctx context.Context) error {
 
 func (g *grouping) removeOne(ctx context.Context, t *taking) error {
 	started := time.Now()
-	kept, err := g.isKept(t)
-	if err != nil || kept {
-		return err
-	}
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
 		return err
