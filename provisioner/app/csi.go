@@ -168,6 +168,7 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 	silent := func(attachment string) { e.attacherIsSilent(attachment, handOver) }
 	return &csiTerm{socket: e.csiSocket, term: termCtx, engine: engine, silent: silent, patience: e.patience, server: controller.New(controller.Options{
 		Engine:  engine,
+		Groups:  attach.GroupsOf(engine),
 		Maker:   e.newMaker(t),
 		Version: e.options.Build.Version,
 		Work:    work,

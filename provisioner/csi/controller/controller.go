@@ -39,7 +39,6 @@ type Engine interface {
 	Expander
 	Modifier
 	Snapshotter
-	Grouper
 }
 
 // PublishRequest is the request to Publish.
@@ -63,6 +62,7 @@ type Volume struct {
 // Options configure a Server.
 type Options struct {
 	Engine Engine
+	Groups Grouper
 	Maker  Maker
 	// Version is the program's version.
 	Version string

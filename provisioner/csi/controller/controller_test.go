@@ -96,7 +96,7 @@ func (e *engine) GroupStatus(ctx context.Context, handle string) ([]Snapshot, er
 }
 
 func newServer(e *engine) *Server {
-	return New(Options{Engine: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+	return New(Options{Engine: e, Groups: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
 }
 
 func mode(of csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {

@@ -12,7 +12,8 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Grouper takes and removes the snapshots of groups of volumes.
+// Grouper takes and removes the snapshots of groups of volumes. Its errors are those of an
+// Engine.
 type Grouper interface {
 	// TakeGroup takes the snapshots of the group of that name, which is also its handle, or
 	// finds them. It returns when all are ready.
@@ -47,7 +48,7 @@ func (s *Server) CreateVolumeGroupSnapshot(ctx context.Context, request *csi.Cre
 		volumes = append(volumes, volume)
 	}
 	return aloneWith(ctx, s, groupSubject(request.GetName()), func(ctx context.Context) (*csi.CreateVolumeGroupSnapshotResponse, error) {
-		taken, err := s.Engine.TakeGroup(ctx, volumes, request.GetName(), request.GetParameters())
+		taken, err := s.Groups.TakeGroup(ctx, volumes, request.GetName(), request.GetParameters())
 		if err != nil {
 			return nil, answerWithoutRoom(err)
 		}
@@ -62,7 +63,7 @@ func (s *Server) DeleteVolumeGroupSnapshot(ctx context.Context, request *csi.Del
 		return nil, status.Error(codes.InvalidArgument, "the request has no group_snapshot_id")
 	}
 	return aloneWith(ctx, s, groupSubject(request.GetGroupSnapshotId()), func(ctx context.Context) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
-		if err := s.Engine.RemoveGroup(ctx, request.GetGroupSnapshotId()); err != nil {
+		if err := s.Groups.RemoveGroup(ctx, request.GetGroupSnapshotId()); err != nil {
 			return nil, answer(err)
 		}
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
@@ -74,7 +75,7 @@ func (s *Server) GetVolumeGroupSnapshot(ctx context.Context, request *csi.GetVol
 	if request.GetGroupSnapshotId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the request has no group_snapshot_id")
 	}
-	all, err := s.Engine.GroupStatus(ctx, request.GetGroupSnapshotId())
+	all, err := s.Groups.GroupStatus(ctx, request.GetGroupSnapshotId())
 	if err != nil {
 		return nil, answer(err)
 	}

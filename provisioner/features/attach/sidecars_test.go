@@ -93,14 +93,14 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 			return err
 		}, "list {gold/s1 / false}", false},
 		"a group": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
-			_, err := e.TakeGroup(ctx, []wire.Handle{volume}, "groupsnapshot-1", map[string]string{"a": "b"})
+			_, err := GroupsOf(e).TakeGroup(ctx, []wire.Handle{volume}, "groupsnapshot-1", map[string]string{"a": "b"})
 			return err
 		}, "take groupsnapshot-1 of 1 volumes, first pvc-1, parameters map[a:b]", true},
 		"a group's deletion": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			return e.RemoveGroup(ctx, "groupsnapshot-1")
+			return GroupsOf(e).RemoveGroup(ctx, "groupsnapshot-1")
 		}, "remove groupsnapshot-1", false},
 		"a group's status": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			_, err := e.GroupStatus(ctx, "groupsnapshot-1")
+			_, err := GroupsOf(e).GroupStatus(ctx, "groupsnapshot-1")
 			return err
 		}, "look at groupsnapshot-1", false},
 	} {

@@ -16,6 +16,11 @@ type Snapshots interface {
 	Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error)
 	Remove(ctx context.Context, snapshot wire.Handle) error
 	List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error)
+	GroupSnapshots
+}
+
+// GroupSnapshots does that for groups of volumes.
+type GroupSnapshots interface {
 	TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error)
 	RemoveGroup(ctx context.Context, handle string) error
 	GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error)
@@ -42,27 +47,33 @@ func (e *Engine) ListSnapshots(ctx context.Context, wanted controller.Listing) (
 	return all, failure(err)
 }
 
-// TakeGroup implements controller.Engine.
-func (e *Engine) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+// Groups passes on the sidecar's requests for groups.
+type Groups struct{ engine *Engine }
+
+// GroupsOf returns the Groups of an Engine.
+func GroupsOf(e *Engine) Groups { return Groups{e} }
+
+// TakeGroup implements controller.Grouper.
+func (g Groups) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]controller.Snapshot, error) {
 	var of []*corev1.PersistentVolume
 	for _, volume := range volumes {
-		one, err := changeable(e, volume)
+		one, err := changeable(g.engine, volume)
 		if err != nil {
 			return nil, failure(err)
 		}
 		of = append(of, one.pv)
 	}
-	taken, err := e.Snapshots.TakeGroup(ctx, of, name, parameters)
+	taken, err := g.engine.Snapshots.TakeGroup(ctx, of, name, parameters)
 	return taken, failure(err)
 }
 
-// RemoveGroup implements controller.Engine.
-func (e *Engine) RemoveGroup(ctx context.Context, handle string) error {
-	return failure(e.Snapshots.RemoveGroup(ctx, handle))
+// RemoveGroup implements controller.Grouper.
+func (g Groups) RemoveGroup(ctx context.Context, handle string) error {
+	return failure(g.engine.Snapshots.RemoveGroup(ctx, handle))
 }
 
-// GroupStatus implements controller.Engine.
-func (e *Engine) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
-	all, err := e.Snapshots.GroupStatus(ctx, handle)
+// GroupStatus implements controller.Grouper.
+func (g Groups) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
+	all, err := g.engine.Snapshots.GroupStatus(ctx, handle)
 	return all, failure(err)
 }

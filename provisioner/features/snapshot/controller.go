@@ -144,6 +144,7 @@ type Controller struct {
 	parked    *parking.Lot[metav1.Object]
 	counting  *counting
 	leftovers *leftovers
+	grouped   *groups
 
 	mu sync.Mutex
 	// removed is the set of contents whose snapshots this term has removed, until
@@ -183,6 +184,7 @@ type attempt = worker.Attempt[item]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
 	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
+	c.grouped = &groups{c}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
@@ -203,7 +205,7 @@ func (c *Controller) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	// Before the other caches are shown, what groups count must be known, too.
-	if !c.startGroups(ctx, &group) {
+	if !c.grouped.startGroups(ctx, &group) {
 		return
 	}
 	stopped, err := c.startCaches(ctx)
@@ -225,9 +227,9 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	case contentItem:
 		return c.syncContent(ctx, a)
 	case groupItem:
-		return c.syncGroup(ctx, a)
+		return c.grouped.syncGroup(ctx, a)
 	case groupContentItem:
-		return c.syncGroupContent(ctx, a)
+		return c.grouped.syncGroupContent(ctx, a)
 	case backendItem:
 		return c.leftovers.syncBackend(ctx, a)
 	}

@@ -24,12 +24,15 @@ import (
 // in one annotation.
 const mostMembers = 100
 
+// groups serves VolumeGroupSnapshots.
+type groups struct{ *Controller }
+
 // grouping is one attempt at the snapshots of a VolumeGroupSnapshot, its members. Each is
 // stamped, counted, restored and removed like any other snapshot. The content of the group
 // records all of them before the first request to Cinder. Their own contents, which the
 // snapshot-controller makes after the last, get their part of that record (followGroup).
 type grouping struct {
-	*Controller
+	*groups
 	*attempt
 	// content is the group's content as it was last seen; nil if there is none.
 	content *groupv1.VolumeGroupSnapshotContent
@@ -270,7 +273,7 @@ func (g *grouping) recordAgain(ctx context.Context) error {
 }
 
 // groupContentAt reads a group's content from the API server; nil if there is none.
-func (c *Controller) groupContentAt(ctx context.Context, name string) (*groupv1.VolumeGroupSnapshotContent, error) {
+func (c *groups) groupContentAt(ctx context.Context, name string) (*groupv1.VolumeGroupSnapshotContent, error) {
 	live, err := c.Snapshots.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -281,7 +284,7 @@ func (c *Controller) groupContentAt(ctx context.Context, name string) (*groupv1.
 	return live, nil
 }
 
-func (c *Controller) patchGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, change map[string]any, subresources ...string) (*groupv1.VolumeGroupSnapshotContent, error) {
+func (c *groups) patchGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent, change map[string]any, subresources ...string) (*groupv1.VolumeGroupSnapshotContent, error) {
 	return c.Snapshots.GroupsnapshotV1().VolumeGroupSnapshotContents().Patch(ctx, content.Name, types.MergePatchType, patch(change), metav1.PatchOptions{}, subresources...)
 }
 

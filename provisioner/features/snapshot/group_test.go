@@ -177,7 +177,7 @@ func (b *groupBench) seeGroups() {
 
 func (b *groupBench) groupContent() *groupv1.VolumeGroupSnapshotContent {
 	b.Helper()
-	content, err := b.groupContentAt(b.Context(), "groupsnapcontent-g1")
+	content, err := b.grouped.groupContentAt(b.Context(), "groupsnapcontent-g1")
 	b.must(err)
 	return content
 }
@@ -330,7 +330,7 @@ func TestGroupForASidecar(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(b)
 			}
-			b.countGroup(b.groupContent())
+			b.grouped.countGroup(b.groupContent())
 			if test.parameters == nil {
 				test.parameters = map[string]string{"consistency": "none", "csi.storage.k8s.io/volumegroupsnapshot/name": "db"}
 			}
@@ -410,7 +410,7 @@ func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, true, append(test.members, ofCSI(test.content))...)
-			b.countGroup(b.groupContent())
+			b.grouped.countGroup(b.groupContent())
 			if test.prepare != nil {
 				test.prepare(b)
 			}
@@ -424,7 +424,7 @@ func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 			}
 			if err == nil {
 				// The objects, which are still there, no longer count, and a repetition does nothing.
-				b.countGroup(b.groupContent())
+				b.grouped.countGroup(b.groupContent())
 				b.must((Sidecar{b.Controller}).RemoveGroup(t.Context(), cmp.Or(test.handle, "groupsnapshot-g1")))
 				b.wantRequests(test.requests...)
 				if b.used() != test.counts {
@@ -539,7 +539,7 @@ func TestGroupOfNativeVolumes(t *testing.T) {
 			before := b.used()
 			sync := func() error {
 				b.seeGroups()
-				return b.syncGroup(t.Context(), b.loop.Attempt(item{groupItem, "team-a", "db"}))
+				return b.grouped.syncGroup(t.Context(), b.loop.Attempt(item{groupItem, "team-a", "db"}))
 			}
 			if err := sync(); err != nil && test.taken {
 				t.Fatal(err)
@@ -625,7 +625,7 @@ func TestContentOfANativeGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, false, append(test.existing, test.content)...)
-			err := b.syncGroupContent(t.Context(), b.loop.Attempt(item{groupContentItem, "", "groupsnapcontent-g1"}))
+			err := b.grouped.syncGroupContent(t.Context(), b.loop.Attempt(item{groupContentItem, "", "groupsnapcontent-g1"}))
 			if err != nil && test.event == "" {
 				t.Error(err)
 			}

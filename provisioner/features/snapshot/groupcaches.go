@@ -38,7 +38,7 @@ func (c *Caches) groupsShown() *groupListers {
 
 // startGroups watches VolumeGroupSnapshots from now on, or from when their CRDs are
 // installed. It returns false if the context ends before it is known whether they are.
-func (c *Controller) startGroups(ctx context.Context, group *sync.WaitGroup) bool {
+func (c *groups) startGroups(ctx context.Context, group *sync.WaitGroup) bool {
 	for {
 		missing, err := ofGroups().missing(c.Client)
 		if err == nil && len(missing) == 0 {
@@ -64,7 +64,7 @@ func (c *Controller) startGroups(ctx context.Context, group *sync.WaitGroup) boo
 }
 
 // followGroups watches VolumeGroupSnapshots until the context ends.
-func (c *Controller) followGroups(ctx context.Context, group *sync.WaitGroup) {
+func (c *groups) followGroups(ctx context.Context, group *sync.WaitGroup) {
 	factory := snapshotinformers.NewSharedInformerFactoryWithOptions(c.Snapshots, resyncPeriod, snapshotinformers.WithTransform(trimmedGroup))
 	api := factory.Groupsnapshot().V1()
 	shown := &groupListers{api.VolumeGroupSnapshots().Lister(), api.VolumeGroupSnapshotContents().Lister(), api.VolumeGroupSnapshotClasses().Lister(), nil}
@@ -115,7 +115,7 @@ func trimmedGroup(object any) (any, error) {
 	return object, nil
 }
 
-func (c *Controller) groupEvents() cache.ResourceEventHandler {
+func (c *groups) groupEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		group := object.(*groupv1.VolumeGroupSnapshot)
 		c.enqueue(itemOf(group))
@@ -140,7 +140,7 @@ func groupContentOf(group *groupv1.VolumeGroupSnapshot) item {
 	return item{groupContentItem, "", objects.GroupContentName(group.UID)}
 }
 
-func (c *Controller) groupContentEvents() cache.ResourceEventHandler {
+func (c *groups) groupContentEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		content := object.(*groupv1.VolumeGroupSnapshotContent)
 		if content.Spec.Driver != c.Name && !objects.IsCSIGroup(content) {
@@ -188,7 +188,7 @@ func (c *Controller) groupContentEvents() cache.ResourceEventHandler {
 }
 
 // countGroup counts what the content of a group records, as count does.
-func (c *Controller) countGroup(content *groupv1.VolumeGroupSnapshotContent) {
+func (c *groups) countGroup(content *groupv1.VolumeGroupSnapshotContent) {
 	if !objects.IsGroupRecorded(content) || c.isGroupRemoved(content) {
 		return
 	}
@@ -210,7 +210,7 @@ func (c *Controller) countGroup(content *groupv1.VolumeGroupSnapshotContent) {
 	}
 }
 
-func (c *Controller) groupClassEvents() cache.ResourceEventHandler {
+func (c *groups) groupClassEvents() cache.ResourceEventHandler {
 	changed := func(object any) {
 		class := object.(*groupv1.VolumeGroupSnapshotClass)
 		if class.Driver != c.Name {

@@ -21,7 +21,7 @@ import (
 // volumes, but goes on with one that exists: it makes and binds what each snapshot needs.
 
 // syncGroup takes the snapshots of a VolumeGroupSnapshot of native volumes.
-func (c *Controller) syncGroup(ctx context.Context, a *attempt) error {
+func (c *groups) syncGroup(ctx context.Context, a *attempt) error {
 	groups := c.groupsShown()
 	if groups == nil {
 		return nil
@@ -44,7 +44,7 @@ func (c *Controller) syncGroup(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	g := &grouping{Controller: c, attempt: a, origin: objects.GroupOrigin{Content: objects.GroupContentName(group.UID), Namespace: group.Namespace, Name: group.Name, UID: group.UID}}
+	g := &grouping{groups: c, attempt: a, origin: objects.GroupOrigin{Content: objects.GroupContentName(group.UID), Namespace: group.Namespace, Name: group.Name, UID: group.UID}}
 	g.content, err = groups.contents.Get(g.origin.Content)
 	if apierrors.IsNotFound(err) {
 		g.content, err = nil, nil
@@ -59,7 +59,7 @@ func (c *Controller) syncGroup(ctx context.Context, a *attempt) error {
 	if g.content == nil && err != nil {
 		g.giveBack()
 	}
-	return c.settle(a, group, backend, err)
+	return settle(c.Controller, a, group, backend, err)
 }
 
 // run takes a VolumeGroupSnapshot through all steps of an attempt.
@@ -163,7 +163,7 @@ func (g *grouping) writeGroupContent(ctx context.Context, class *groupv1.VolumeG
 	return &changedError{fmt.Sprintf("VolumeGroupSnapshot %s/%s was deleted before its snapshots were taken", g.origin.Namespace, g.origin.Name)}
 }
 
-func (c *Controller) deleteGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groups) deleteGroupContent(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
 	err := c.Snapshots.GroupsnapshotV1().VolumeGroupSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("cannot delete VolumeGroupSnapshotContent %s, whose VolumeGroupSnapshot is gone: %w", content.Name, err)
@@ -224,7 +224,7 @@ func (g *grouping) writeHandle(ctx context.Context, status *groupv1.VolumeGroupS
 }
 
 // syncGroupContent does for the content of a group of native volumes what a sidecar would.
-func (c *Controller) syncGroupContent(ctx context.Context, a *attempt) error {
+func (c *groups) syncGroupContent(ctx context.Context, a *attempt) error {
 	groups := c.groupsShown()
 	if groups == nil {
 		return nil
@@ -237,7 +237,7 @@ func (c *Controller) syncGroupContent(ctx context.Context, a *attempt) error {
 		return err
 	}
 	c.parked.Take(content.UID)
-	g := &grouping{Controller: c, attempt: a, content: content}
+	g := &grouping{groups: c, attempt: a, content: content}
 	return g.end(g.runContent(ctx))
 }
 

@@ -141,7 +141,7 @@ func (g *grouping) noteGroupRemoved() {
 	}
 }
 
-func (c *Controller) isGroupRemoved(content *groupv1.VolumeGroupSnapshotContent) bool {
+func (c *groups) isGroupRemoved(content *groupv1.VolumeGroupSnapshotContent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.removed[content.UID]
@@ -149,7 +149,7 @@ func (c *Controller) isGroupRemoved(content *groupv1.VolumeGroupSnapshotContent)
 
 // withOwner returns a group's content, and its VolumeGroupSnapshot if that exists: what
 // events about the group are on.
-func (c *Controller) withOwner(content *groupv1.VolumeGroupSnapshotContent) []metav1.Object {
+func (c *groups) withOwner(content *groupv1.VolumeGroupSnapshotContent) []metav1.Object {
 	about := []metav1.Object{content}
 	reference := content.Spec.VolumeGroupSnapshotRef
 	if groups := c.groupsShown(); groups != nil {
@@ -161,7 +161,7 @@ func (c *Controller) withOwner(content *groupv1.VolumeGroupSnapshotContent) []me
 }
 
 // existingGroup reads a VolumeGroupSnapshot from the API server; nil if it is gone.
-func (c *Controller) existingGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (*groupv1.VolumeGroupSnapshot, error) {
+func (c *groups) existingGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) (*groupv1.VolumeGroupSnapshot, error) {
 	reference := content.Spec.VolumeGroupSnapshotRef
 	live, err := c.Snapshots.GroupsnapshotV1().VolumeGroupSnapshots(reference.Namespace).Get(ctx, reference.Name, metav1.GetOptions{})
 	switch {
@@ -174,7 +174,7 @@ func (c *Controller) existingGroup(ctx context.Context, content *groupv1.VolumeG
 }
 
 // letGoOfGroup removes the finalizer from a group's content, as letGo does.
-func (c *Controller) letGoOfGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
+func (c *groups) letGoOfGroup(ctx context.Context, content *groupv1.VolumeGroupSnapshotContent) error {
 	_, err := c.patchGroupContent(ctx, content, map[string]any{"metadata": map[string]any{
 		"finalizers": without(content.Finalizers, objects.GroupFinalizer), "uid": content.UID, "resourceVersion": content.ResourceVersion,
 	}})

@@ -65,7 +65,7 @@ func (c Sidecar) groupAsked(ctx context.Context, volumes []*corev1.PersistentVol
 	if group == "" {
 		return nil, &refusal{"Damaged", fmt.Sprintf("%q is not the name that the csi-snapshotter gives the group of a VolumeGroupSnapshot, %s and its UID", name, objects.GroupHandle(""))}
 	}
-	content, err := c.groupContentAt(ctx, objects.GroupContentName(group))
+	content, err := c.grouped.groupContentAt(ctx, objects.GroupContentName(group))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (c Sidecar) groupAsked(ctx context.Context, volumes []*corev1.PersistentVol
 	key := item{groupItem, reference.Namespace, reference.Name}
 	g := &grouping{
 		// Outside the loop: it takes no turn, since the sidecar waits.
-		Controller: c.Controller, attempt: c.loop.Attempt(key), content: content, csi: true,
+		groups: c.grouped, attempt: c.loop.Attempt(key), content: content, csi: true,
 		origin: objects.GroupOrigin{Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: group},
 	}
 	for i, pv := range volumes {
@@ -129,7 +129,7 @@ func (c Sidecar) GroupStatus(ctx context.Context, handle string) ([]Taken, error
 	if content == nil {
 		return nil, &refusal{string(cinder.KindNotFound), fmt.Sprintf("no VolumeGroupSnapshotContent has the handle %.80q", handle)}
 	}
-	taken, missing, err := c.existingMembers(content)
+	taken, missing, err := c.grouped.existingMembers(content)
 	if err == nil && missing != "" {
 		err = &refusal{string(cinder.KindConflict), missingMember(content, missing)}
 	}
@@ -139,7 +139,7 @@ func (c Sidecar) GroupStatus(ctx context.Context, handle string) ([]Taken, error
 // existingMembers returns the snapshots that a group's content names, each of which needs a
 // content of its own that has it, in the group's namespace: only that proves that its
 // tenant may have it. It returns the handle of the first that has none.
-func (c *Controller) existingMembers(group *groupv1.VolumeGroupSnapshotContent) (taken []Taken, missing string, err error) {
+func (c *groups) existingMembers(group *groupv1.VolumeGroupSnapshotContent) (taken []Taken, missing string, err error) {
 	var handles []string
 	switch given := group.Spec.Source.GroupSnapshotHandles; {
 	case given != nil:
@@ -232,7 +232,7 @@ func (c Sidecar) RemoveGroup(ctx context.Context, handle string) error {
 	case content.Spec.Source.GroupSnapshotHandles != nil:
 		return nil // its snapshots go with their own contents
 	}
-	g := &grouping{Controller: c.Controller, content: content, csi: true}
+	g := &grouping{groups: c.grouped, content: content, csi: true}
 	err = g.remove(ctx)
 	var changed *changedError
 	if errors.As(err, &changed) {
@@ -240,7 +240,7 @@ func (c Sidecar) RemoveGroup(ctx context.Context, handle string) error {
 	}
 	if err != nil {
 		// The sidecar's own event does not say why.
-		c.report("SnapshotFailedDelete", err.Error(), c.withOwner(content)...)
+		c.report("SnapshotFailedDelete", err.Error(), c.grouped.withOwner(content)...)
 	}
 	return err
 }

@@ -238,7 +238,7 @@ func (c *leftovers) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, i
 // made, or asked about, only as long as it exists.
 func (c *leftovers) groupMayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
 	name := objects.GroupContentName(types.UID(stamp.Group))
-	group, err := c.groupContentAt(ctx, name)
+	group, err := c.grouped.groupContentAt(ctx, name)
 	if err == nil && group != nil && leadsTo(group, stamp, id) {
 		why = "VolumeGroupSnapshotContent " + name + " exists"
 	}

@@ -70,11 +70,11 @@ func (t *taking) end(err error) error {
 	if errors.As(err, new(*denied)) && t.content == nil {
 		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
 	}
-	return t.settle(t.attempt, t.snapshot, t.origin.Backend, err)
+	return settle(t.Controller, t.attempt, t.snapshot, t.origin.Backend, err)
 }
 
 // settle reports the result of an attempt to take what an object of a tenant wants.
-func (c *Controller) settle(a *attempt, object metav1.Object, backend string, err error) error {
+func settle(c *Controller, a *attempt, object metav1.Object, backend string, err error) error {
 	var why *denied
 	var changed *changedError
 	switch {
