@@ -277,6 +277,9 @@ func itemOf(object metav1.Object) item {
 	return item{snapshotItem, object.GetNamespace(), object.GetName()}
 }
 
+// KindOf returns the kind of an object of a Controller's lot.
+func KindOf(object metav1.Object) string { return string(itemOf(object).kind) }
+
 // park keeps an object until one of the triggers fires, or the policy changes.
 func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {
 	c.parked.Park(object, reason)
