@@ -169,7 +169,8 @@ const (
 // decideGroup does for a VolumeGroupSnapshotClass what decideBackup does.
 func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denial {
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		if key != ParameterConsistency {
+		// Kubernetes' own suite writes the deletionPolicy of the class here, too.
+		if key != ParameterConsistency && key != "deletionPolicy" {
 			return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("parameter %q of the VolumeGroupSnapshotClass is not known; there is only %s", key, ParameterConsistency)}
 		}
 	}

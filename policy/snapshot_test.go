@@ -115,6 +115,7 @@ tenants:
 		message    string
 	}{
 		"granted":                   {"fast", with("none"), "", ""},
+		"as by Kubernetes' suite":   {"fast", map[string]string{"consistency": "none", "deletionPolicy": "Delete"}, "", ""},
 		"not granted":               {"slow", with("none"), GroupNotGranted, "tenants[0].classes[1] grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule"},
 		"consistent by default":     {"fast", nil, ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
 		"consistent by filesystems": {"fast", with("filesystem"), ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency filesystem, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},

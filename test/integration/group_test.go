@@ -321,7 +321,7 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 		handles = append(handles, info.SnapshotHandle)
 	}
 	stolen := w.handMade("a", "stolen", handles)
-	const missing = "has no VolumeSnapshot in namespace"
+	const missing = "has no snapshot"
 	if w.mode == "native" {
 		w.event("a", "stolen", "GroupMemberMissing", missing)
 	} else {
@@ -380,6 +380,13 @@ func (w *groupWorld) takeUp(content *groupv1.VolumeGroupSnapshotContent, members
 	}))
 	w.stored(2)
 	again := w.handMade("b", "again", handles)
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		group, err := w.client.GroupsnapshotV1().VolumeGroupSnapshots(again.Namespace).Get(w.ctx, again.Name, metav1.GetOptions{})
+		if err == nil && (group.Status == nil || group.Status.ReadyToUse == nil || !*group.Status.ReadyToUse) {
+			return fmt.Sprintf("VolumeGroupSnapshot %s is not ready: %+v", again.Name, group.Status), nil
+		}
+		return "", err
+	}))
 	var uids []types.UID
 	for i, handle := range handles {
 		name := fmt.Sprintf("again-%d", i)
@@ -399,13 +406,6 @@ func (w *groupWorld) takeUp(content *groupv1.VolumeGroupSnapshotContent, members
 		uids = append(uids, s.UID)
 		w.ready("b", name)
 	}
-	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		group, err := w.client.GroupsnapshotV1().VolumeGroupSnapshots(again.Namespace).Get(w.ctx, again.Name, metav1.GetOptions{})
-		if err == nil && (group.Status == nil || group.Status.ReadyToUse == nil || !*group.Status.ReadyToUse) {
-			return fmt.Sprintf("VolumeGroupSnapshot %s is not ready: %+v", again.Name, group.Status), nil
-		}
-		return "", err
-	}))
 	w.handMadeGone(again)
 	w.stored(2)
 	for i, uid := range uids {

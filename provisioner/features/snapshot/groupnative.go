@@ -343,14 +343,19 @@ func (g *grouping) checkGroupOwner(ctx context.Context) error {
 	return nil
 }
 
-// adoptExisting says that a group which somebody made for existing snapshots is ready, once
-// each of them has been taken up.
+// adoptExisting says that a group which somebody made for existing snapshots is ready, if
+// the tenant of its namespace may have each of them.
 func (g *grouping) adoptExisting(ctx context.Context) error {
 	given := g.content.Spec.Source.GroupSnapshotHandles
 	if objects.GroupHandleOf(g.content) != "" || g.content.Spec.VolumeGroupSnapshotRef.UID == "" {
 		return nil
 	}
-	taken, missing, err := g.existingMembers(g.content)
+	// The snapshots may be those of any backend. All such looks together have the turns of
+	// one tenant at one backend.
+	if !g.Begin("", "") {
+		return nil // its turn brings it back
+	}
+	taken, missing, err := g.existingMembers(ctx, g.content)
 	switch {
 	case err != nil:
 		return err

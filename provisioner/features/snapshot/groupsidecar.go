@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -116,8 +118,7 @@ func tooMany(members int) string {
 }
 
 // GroupStatus says whether all snapshots of a group exist. It succeeds for a group that
-// somebody made for existing snapshots once each has been taken up by a content of its own
-// in the namespace of the group.
+// somebody made for existing snapshots if the tenant of its namespace may have each of them.
 func (c Sidecar) GroupStatus(ctx context.Context, handle string) ([]Taken, error) {
 	if err := c.isReady(); err != nil {
 		return nil, err
@@ -129,17 +130,17 @@ func (c Sidecar) GroupStatus(ctx context.Context, handle string) ([]Taken, error
 	if content == nil {
 		return nil, &refusal{string(cinder.KindNotFound), fmt.Sprintf("no VolumeGroupSnapshotContent has the handle %.80q", handle)}
 	}
-	taken, missing, err := c.grouped.existingMembers(content)
+	taken, missing, err := c.grouped.existingMembers(ctx, content)
 	if err == nil && missing != "" {
 		err = &refusal{string(cinder.KindConflict), missingMember(content, missing)}
 	}
 	return taken, err
 }
 
-// existingMembers returns the snapshots that a group's content names, each of which needs a
-// content of its own that has it, in the group's namespace: only that proves that its
-// tenant may have it. It returns the handle of the first that has none.
-func (c *groups) existingMembers(group *groupv1.VolumeGroupSnapshotContent) (taken []Taken, missing string, err error) {
+// existingMembers returns the snapshots that a group's content names, and the handle of the
+// first that the tenant of the group's namespace may not have: one that has no content of
+// its own there, and that the tenant has not kept either.
+func (c *groups) existingMembers(ctx context.Context, group *groupv1.VolumeGroupSnapshotContent) (taken []Taken, missing string, err error) {
 	var handles []string
 	switch given := group.Spec.Source.GroupSnapshotHandles; {
 	case given != nil:
@@ -149,27 +150,69 @@ func (c *groups) existingMembers(group *groupv1.VolumeGroupSnapshotContent) (tak
 			handles = append(handles, info.SnapshotHandle)
 		}
 	}
+	if len(handles) > mostMembers {
+		return nil, "", &denied{reason: "TooManyMembers", message: tooMany(len(handles))}
+	}
 	for _, handle := range handles {
-		id := handle
-		if parsed, err := wire.ParseHandle(handle); err == nil && objects.IsCSIGroup(group) {
-			id = parsed.ID
+		one, err := c.existingMember(ctx, group, handle)
+		if err != nil || one == nil {
+			return nil, handle, err
 		}
-		naming, err := c.ContentsOf(id)
-		if err != nil {
-			return nil, "", err
-		}
-		i := slices.IndexFunc(naming, func(content *snapshotv1.VolumeSnapshotContent) bool {
-			return content.Spec.Driver == group.Spec.Driver && content.Spec.VolumeSnapshotRef.Namespace == group.Spec.VolumeGroupSnapshotRef.Namespace &&
-				objects.IsSnapshotRecorded(content) && objects.IsSnapshotReady(content) && content.DeletionTimestamp == nil
-		})
-		if i < 0 {
-			return nil, handle, nil
-		}
-		one := takenBy(naming[i])
 		one.Group = objects.GroupHandleOf(group)
-		taken = append(taken, one)
+		taken = append(taken, *one)
 	}
 	return taken, "", nil
+}
+
+func (c *groups) existingMember(ctx context.Context, group *groupv1.VolumeGroupSnapshotContent, text string) (*Taken, error) {
+	handle := wire.Handle{ID: text}
+	if objects.IsCSIGroup(group) {
+		var err error
+		if handle, err = wire.ParseHandle(text); err != nil {
+			return nil, nil // it is another driver's
+		}
+	}
+	namespace := group.Spec.VolumeGroupSnapshotRef.Namespace
+	naming, err := c.ContentsOf(handle.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, content := range naming {
+		if content.Spec.Driver == group.Spec.Driver && content.Spec.VolumeSnapshotRef.Namespace == namespace && objects.IsSnapshotRecorded(content) && objects.IsSnapshotReady(content) {
+			one := takenBy(content)
+			return &one, nil
+		}
+	}
+	var labels map[string]string
+	if of, err := c.Namespaces.Get(namespace); err == nil {
+		labels = of.Labels
+	}
+	decision := c.Policy().DecideSnapshotImport(policy.SnapshotRequest{Namespace: namespace, NamespaceLabels: labels})
+	tenant, known := c.Policy().Tenant(decision.Tenant)
+	if !known {
+		return nil, nil
+	}
+	for _, name := range c.Backends.Names() {
+		if handle.Backend != "" && handle.Backend != name || !c.Policy().MayUse(tenant.Name, name) {
+			continue
+		}
+		backend, err := c.Backends.Snapshots(name)
+		if err != nil {
+			return nil, err
+		}
+		if unhealthy := backend.Health(); unhealthy != nil {
+			return nil, unhealthy
+		}
+		s, found, err := backend.FindSnapshot(c.Caller(ctx, tenant.Name), handle.ID)
+		if err != nil {
+			return nil, err
+		}
+		stamp := stamps.OfSnapshot(s)
+		if found && (c.isOurs(stamp) || c.isImported(stamp, s)) && wasRecorded(s) && tenant.MayTakeUp(stamp.Tenant) && stamps.IsCSISnapshot(s) == objects.IsCSIGroup(group) && s.Status == cinder.StatusAvailable {
+			return &Taken{Snapshot: s, Backend: name}, nil
+		}
+	}
+	return nil, nil
 }
 
 // takenBy describes the snapshot that a content has.
@@ -185,8 +228,8 @@ func takenBy(content *snapshotv1.VolumeSnapshotContent) Taken {
 }
 
 func missingMember(group *groupv1.VolumeGroupSnapshotContent, handle string) string {
-	return fmt.Sprintf("snapshot %.80q of VolumeGroupSnapshotContent %s has no VolumeSnapshot in namespace %s yet; make a VolumeSnapshotContent and a VolumeSnapshot for each snapshot of the group",
-		handle, group.Name, group.Spec.VolumeGroupSnapshotRef.Namespace)
+	return fmt.Sprintf("namespace %s has no snapshot %.80q, which VolumeGroupSnapshotContent %s names: its tenant has not kept one with this handle, and no VolumeSnapshot has it",
+		group.Spec.VolumeGroupSnapshotRef.Namespace, handle, group.Name)
 }
 
 // groupNamed finds the CSI driver's content with a group handle; nil if there is none. The
