@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
@@ -20,6 +21,10 @@ import (
 // contents of its snapshots get, by the handles of their volumes. It is written before the
 // first request; the snapshot-controller makes those contents after the last.
 const AnnotationMembers = Prefix + "members"
+
+// AnnotationConsistency is on a VolumeGroupSnapshotContent, with what its class says of how
+// the snapshots belong together. The class may change between attempts.
+const AnnotationConsistency = Prefix + "consistency"
 
 // Names shared with the snapshot-controller and its sidecar.
 const (
@@ -98,7 +103,9 @@ type GroupOrigin struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	Members   []Member
+	// Consistency is that of the class.
+	Consistency policy.Consistency
+	Members     []Member
 }
 
 // Member is one snapshot of a group.
@@ -127,7 +134,7 @@ func (g GroupOrigin) Annotations() map[string]string {
 	if err != nil {
 		panic(err) // maps of strings always encode
 	}
-	return map[string]string{AnnotationMembers: string(encoded)}
+	return map[string]string{AnnotationMembers: string(encoded), AnnotationConsistency: string(g.Consistency)}
 }
 
 // IsCSIGroup reports whether a content is for the CSI driver's sidecar.
@@ -154,7 +161,9 @@ func GroupHandleOf(content *groupv1.VolumeGroupSnapshotContent) string {
 // which nobody can change, says which volumes belong to the group.
 func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, error) {
 	reference := content.Spec.VolumeGroupSnapshotRef
-	origin := GroupOrigin{Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID}
+	origin := GroupOrigin{
+		Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, Consistency: policy.Consistency(content.Annotations[AnnotationConsistency]),
+	}
 	damaged := func(format string, arguments ...any) (GroupOrigin, error) {
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
