@@ -413,6 +413,7 @@ func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 			c.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &groupv1.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "groupsnapshot-g1", VolumeSnapshotHandles: []string{"gold/snapshot-1"}}}
 			beingDeleted(c)
 		}},
+		"a handle that is none":        {content: deletedGroup, handle: "x", counts: 2},
 		"a handle that no content has": {content: deletedGroup, handle: "groupsnapshot-g2", message: `no VolumeGroupSnapshotContent asks for the deletion of group "groupsnapshot-g2"`, counts: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
