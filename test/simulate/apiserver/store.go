@@ -186,6 +186,11 @@ func (s *Server) create(c *collection, namespace string, object Object) (Object,
 	}
 	object.SetNamespace(namespace)
 	key := keyOf(namespace, object.GetName())
+	if event, is := object.(*corev1.Event); is && c.objects[key] != nil && c.objects[key].(*corev1.Event).Reason != event.Reason {
+		// Names have the time. Where it stands still, two events have the same.
+		event.Name += "-" + strings.ToLower(event.Reason)
+		key = keyOf(namespace, event.Name)
+	}
 	if _, exists := c.objects[key]; exists {
 		return nil, apierrors.NewAlreadyExists(c.resource.GroupResource(), object.GetName())
 	}

@@ -9,9 +9,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
@@ -133,20 +136,101 @@ func (w *World) state() checker.State {
 		}
 	}
 	used := checker.Usage(w.policy, clusterID, w.backendOf(), counted, checker.Everything)
-	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+	claims := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
+	for _, claim := range claims {
 		c := checker.Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Bound: claim.Status.Phase == corev1.ClaimBound, Asked: w.claims.DeletionRequested(claim.UID)}
-		decision := w.policy.Decide(policy.Request{
-			Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
-			Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
-		})
-		c.Tenant = decision.Tenant
-		if !c.Bound {
-			reason, message := checker.Room(decision, used)
+		request := requestOf(claim)
+		c.Tenant = w.policy.Decide(request).Tenant
+		if ref := claim.Spec.DataSource; ref != nil {
+			c.IsCopy = true
+			if at := slices.IndexFunc(claims, func(other *corev1.PersistentVolumeClaim) bool {
+				return other.Namespace == claim.Namespace && other.Name == ref.Name
+			}); at >= 0 {
+				c.Copies = string(claims[at].UID)
+			}
+		}
+		switch {
+		case c.Bound:
+			w.addGrowth(&c, request, s.Volumes, used, told[claim.UID])
+		case claim.Spec.DataSourceRef != nil:
+			c.Denial, c.Explained = "it waits for its populator", true
+		default:
+			reason, message := w.denial(claim, request, s.Volumes, used)
 			c.Denial, c.Explained = message, told[claim.UID][string(reason)]
 		}
 		s.Claims = append(s.Claims, c)
 	}
 	return s
+}
+
+// requestOf returns what a claim asks the policy for, without its source.
+func requestOf(claim *corev1.PersistentVolumeClaim) policy.Request {
+	return policy.Request{
+		Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
+		Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
+	}
+}
+
+// denial returns why a pending claim gets nothing; empty if it should be bound.
+func (w *World) denial(claim *corev1.PersistentVolumeClaim, request policy.Request, volumes []cindersim.Volume, used map[string]policy.Usage) (policy.Reason, string) {
+	named, _ := admission.DataSourceOf(claim, nil)
+	if named == nil {
+		return checker.Room(w.policy.Decide(request), used)
+	}
+	source, denial, err := objects.SourceOf(claim, named, clusterID, w)
+	switch {
+	case err != nil:
+		return policy.SourceNotReady, err.Error()
+	case denial != nil:
+		return denial.Reason, denial.Message
+	}
+	request.Source = &source.Decided
+	if reason, message := checker.Room(w.policy.Decide(request), used); message != "" {
+		return reason, message
+	}
+	const failed = "ProvisioningFailed"
+	at := slices.IndexFunc(volumes, func(v cindersim.Volume) bool {
+		return v.ID == source.Content.Volume.VolumeID && (v.Status == "available" || v.Status == "in-use")
+	})
+	switch {
+	case at < 0:
+		return failed, "the volume of its source is broken or gone"
+	case volumes[at].SizeGiB > int(request.Bytes>>30):
+		return failed, "the volume of its source was grown, and its claim deleted before that was recorded"
+	}
+	return "", ""
+}
+
+// Claim implements objects.SourceReader.
+func (w *World) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		if claim.Namespace == namespace && claim.Name == name {
+			return claim, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), name)
+}
+
+// PersistentVolume implements objects.SourceReader.
+func (w *World) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
+		if pv.Name == name {
+			return pv, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumes"), name)
+}
+
+// addGrowth adds to a bound claim what is known of its size.
+func (w *World) addGrowth(c *checker.Claim, request policy.Request, volumes []cindersim.Volume, used map[string]policy.Usage, told map[string]bool) {
+	for _, v := range volumes {
+		if checker.HolderOf(v) != c.UID || v.Metadata[checker.StampCluster] != clusterID || v.Status != "in-use" {
+			continue
+		}
+		decision := w.policy.DecideExpansion(request, policy.Holding{Tenant: v.Metadata[checker.StampTenant], Backend: w.backendOf()[v.Project]})
+		reason, message := checker.RoomToGrow(decision, used, v.SizeGiB)
+		c.WantsGiB, c.GrowthDenial, c.GrowthExplained = int((request.Bytes+1<<30-1)>>30), message, told[string(reason)]
+	}
 }
 
 func (w *World) backendOf() map[string]string {

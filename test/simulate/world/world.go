@@ -72,6 +72,7 @@ type World struct {
 	// cut and withheld say until when a client is cut off, or gets no events.
 	cut, withheld map[string]time.Time
 	faults        []*cindersim.Injection
+	planned       []planned
 
 	trace []string
 	steps int
@@ -84,6 +85,12 @@ type World struct {
 type slot struct {
 	replica *replica
 	again   time.Time
+}
+
+// planned is what somebody will do.
+type planned struct {
+	at time.Time
+	do func()
 }
 
 // trouble is weather that ends.
@@ -139,10 +146,10 @@ func (w *World) prepare() error {
 	objects := []apiserver.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ownNamespace}},
 	}
-	for _, tenant := range []string{"a", "b", "c"} {
+	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
 	}
-	for _, class := range []string{"fast", "dual", "kept"} {
+	for _, class := range classes() {
 		policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 		if class == "kept" {
 			policy = corev1.PersistentVolumeReclaimRetain
@@ -158,7 +165,7 @@ func (w *World) prepare() error {
 	if err := writeFile(filepath.Join(w.dir, "clouds.yaml"), w.sim.CloudsYAML()); err != nil {
 		return err
 	}
-	w.quotas = checker.NewQuotas(clusterID, w.backendOf(), []string{"fast", "dual", "kept"})
+	w.quotas = checker.NewQuotas(clusterID, w.backendOf(), classes())
 	w.reload(0)
 	return w.addForeign()
 }
@@ -177,6 +184,8 @@ func (w *World) addForeign() error {
 	}
 	return nil
 }
+
+func classes() []string { return []string{"fast", "dual", "kept", "moved"} }
 
 func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
 
@@ -236,6 +245,7 @@ func (w *World) run(during time.Duration) error {
 		if err := w.restart(); err != nil {
 			return err
 		}
+		w.catchUp(time.Now())
 		step := min(time.Until(until), time.Second)
 		w.gate.Run(time.Now().Add(step))
 		w.ended()
@@ -303,6 +313,8 @@ tenants:
     classes:
       - {storageClasses: [fast], backends: [lab]}
       - {storageClasses: [dual], backends: [lab, silver]}
+  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
+  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
 `)
 }
 
