@@ -117,7 +117,7 @@ func (m *measurement) measure(one mistake) (result, error) {
 	for seed := 1; seed <= m.seeds; seed++ {
 		run := exec.Command(binary, "-test.run=^TestSeeds$", "-alone", fmt.Sprint("-seed=", seed))
 		run.Dir = build.Dir
-		run.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off")
+		run.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "TMPDIR="+m.directory)
 		output, err := run.CombinedOutput()
 		sum.took += run.ProcessState.UserTime() + run.ProcessState.SystemTime()
 		if err != nil {

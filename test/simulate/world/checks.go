@@ -105,9 +105,9 @@ func (w *World) look() {
 	})
 }
 
-// state returns everything.
-func (w *World) state() checker.State {
-	s := checker.State{
+// state returns everything, and the reasons of warnings by their objects.
+func (w *World) state() (s checker.State, told map[types.UID]map[string]bool) {
+	s = checker.State{
 		Cluster: clusterID, Host: policy.DefaultConnectorHost, Volumes: w.sim.Volumes(), Foreign: w.foreign, Fates: w.fates.All(), TooLate: w.tooLate,
 		DeletionRequestedAt: func(uid string) time.Time { return w.claims.DeletionRequestedAt(types.UID(uid)) }, LedSince: w.ledSince,
 	}
@@ -119,7 +119,7 @@ func (w *World) state() checker.State {
 			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: secret.Annotations[policy.StampPrefix+"persistent-volume"]})
 		}
 	}
-	told := map[types.UID]map[string]bool{}
+	told = map[types.UID]map[string]bool{}
 	for _, event := range apiserver.Objects[*corev1.Event](w.api) {
 		if event.Type == corev1.EventTypeWarning {
 			if told[event.InvolvedObject.UID] == nil {
@@ -160,7 +160,8 @@ func (w *World) state() checker.State {
 		}
 		s.Claims = append(s.Claims, c)
 	}
-	return s
+	w.addSnapshots(&s, told)
+	return s, told
 }
 
 // requestOf returns what a claim asks the policy for, without its source.
@@ -177,7 +178,7 @@ func (w *World) denial(claim *corev1.PersistentVolumeClaim, request policy.Reque
 	if named == nil {
 		return checker.Room(w.policy.Decide(request), used)
 	}
-	source, denial, err := objects.SourceOf(claim, named, clusterID, w)
+	source, denial, err := w.sourceOf(claim, named)
 	switch {
 	case err != nil:
 		return policy.SourceNotReady, err.Error()
@@ -189,6 +190,9 @@ func (w *World) denial(claim *corev1.PersistentVolumeClaim, request policy.Reque
 		return reason, message
 	}
 	const failed = "ProvisioningFailed"
+	if source.Content.Volume == nil {
+		return "", ""
+	}
 	at := slices.IndexFunc(volumes, func(v cindersim.Volume) bool {
 		return v.ID == source.Content.Volume.VolumeID && (v.Status == "available" || v.Status == "in-use")
 	})
@@ -199,6 +203,13 @@ func (w *World) denial(claim *corev1.PersistentVolumeClaim, request policy.Reque
 		return failed, "the volume of its source was grown, and its claim deleted before that was recorded"
 	}
 	return "", ""
+}
+
+func (w *World) sourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) (*objects.Source, *policy.Denial, error) {
+	if named.Kind == admission.SnapshotKind {
+		return objects.SnapshotSourceOf(claim, named, provisionerName, clusterID, w)
+	}
+	return objects.SourceOf(claim, named, clusterID, w)
 }
 
 // Claim implements objects.SourceReader.
@@ -253,7 +264,9 @@ func (w *World) settle(longest time.Duration) error {
 		if err := w.run(time.Second); err != nil {
 			return err
 		}
-		findings := checker.Ending(w.state())
+		state, told := w.state()
+		w.tidySnapshots(told)
+		findings := checker.Ending(state)
 		if clean++; len(findings) > 0 {
 			clean = 0
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -54,12 +55,13 @@ type World struct {
 	// dead are replicas that were killed or stopped.
 	dead []*replica
 
-	claims  *books.Claims
-	fates   *books.Fates
-	course  *checker.Course
-	quotas  *checker.Quotas
-	policy  *policy.Policy
-	foreign map[string]cindersim.Volume
+	claims    *books.Claims
+	fates     *books.Fates
+	snapshots *books.Snapshots
+	course    *checker.Course
+	quotas    *checker.Quotas
+	policy    *policy.Policy
+	foreign   map[string]cindersim.Volume
 	// seen are all volumes as they were last.
 	seen map[string]cindersim.Volume
 	// sent is when the requests of Cinder's journal were sent, by their numbers.
@@ -103,7 +105,7 @@ type trouble struct {
 func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
-		claims: books.NewClaims(), fates: books.NewFates(), course: checker.NewCourse(policy.DefaultConnectorHost),
+		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
@@ -132,13 +134,19 @@ func New(seed uint64, dir string) (*World, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	w.controllers = w.newNetwork("controllers")
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://" + apiHost, Dial: w.controllers.DialContext, QPS: 1000, Burst: 1000})
+	config := &rest.Config{Host: "http://" + apiHost, Dial: w.controllers.DialContext, QPS: 1000, Burst: 1000}
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	if err := cluster.Start(ctx, client); err != nil {
 		return nil, err
 	}
+	snapshots, err := snapshotclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	cluster.StartSnapshots(ctx, client, snapshots)
 	return w, w.restart()
 }
 
@@ -157,7 +165,7 @@ func (w *World) prepare() error {
 		objects = append(objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisionerName,
 			Parameters: classParameters(), ReclaimPolicy: &policy, VolumeBindingMode: &mode, AllowVolumeExpansion: new(true)})
 	}
-	for _, object := range objects {
+	for _, object := range append(objects, snapshotObjects()...) {
 		if _, err := w.api.Create(object); err != nil {
 			return err
 		}
