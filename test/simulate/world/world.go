@@ -36,6 +36,8 @@ const (
 	ownNamespace    = "standalone-cinder"
 	provisionerName = "simulate.example/cinder"
 	clusterID       = "simulation"
+	// readLag is how much Cinder's reads lag at most, by what replicas are told.
+	readLag = 6 * time.Second
 	// settles is how long it may take after all trouble has ended.
 	settles = 20 * time.Minute
 )
@@ -122,7 +124,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w.gate = gate.New(gate.Options{Seed: seed, Weather: w.weather, Passed: w.passed})
 	var err error
 	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond,
-		Lag: time.Duration(seed%4) * 500 * time.Millisecond})
+		Lag: time.Duration(seed%4) * readLag / 4})
 	if err != nil {
 		return nil, err
 	}
