@@ -345,6 +345,7 @@ func (e connections) initialize(ctx context.Context, v cinder.Volume, connector 
 		return Connected{}, err
 	}
 	var document []byte
+	e.known.See(v.ID, cinder.Volume{}) // if it fails, Cinder removes the export
 	err := change(ctx, e.session, nil, func(ctx context.Context, client connectionRequests) (err error) {
 		document, err = client.InitializeConnection(ctx, v.ID, connector)
 		return err

@@ -150,7 +150,7 @@ func (e completer) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 }
 
 func (e completer) attach(ctx context.Context, target Target, readOnly bool) error {
-	v, err := e.lastSeen(ctx, target)
+	v, connected, err := e.lastSeen(ctx, target)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,13 @@ func (e completer) attach(ctx context.Context, target Target, readOnly bool) err
 			return e.attachedElsewhere(v, target)
 		case v.Status == cinder.StatusAttaching:
 			tried = true
-			failed = e.markInUse(ctx, v, target, readOnly)
+			if !connected {
+				failed = e.exportAgain(ctx, v, target)
+			}
+			if failed == nil {
+				connected = true
+				failed = e.markInUse(ctx, v, target, readOnly)
+			}
 			if failed == nil {
 				return nil
 			}
@@ -191,10 +197,23 @@ func (e completer) attach(ctx context.Context, target Target, readOnly bool) err
 			failed = e.failure(cinder.KindConflict, "volume %s exists, but its connection was not found: %s", v.ID, failed)
 		}
 		if tried && v.Status == cinder.StatusAttaching {
-			e.known.See(target.VolumeID, v)
+			if connected {
+				e.known.See(target.VolumeID, v)
+			}
 			return failed
 		}
 	}
+}
+
+// exportAgain connects an attaching volume that this term did not connect, or failed to:
+// Cinder removes the export of a volume when a connect fails, and the PersistentVolume may
+// be older than that. An attachment with a connection is never connected again.
+func (e connections) exportAgain(ctx context.Context, v cinder.Volume, target Target) error {
+	if stamps.WorkflowOf(v) == cinder.WorkflowAttachment {
+		return nil
+	}
+	_, err := e.initialize(ctx, v, target.Connector)
+	return err
 }
 
 // markInUse takes the volume from attaching to in-use.
@@ -214,23 +233,25 @@ func (e completer) isOlder(target Target) bool {
 	return !started.IsZero() && started.Before(target.RecordedAt)
 }
 
-// lastSeen returns the last known state of a volume, or reads it.
-func (e completer) lastSeen(ctx context.Context, target Target) (cinder.Volume, error) {
+// lastSeen returns the last known state of a volume, or reads it, and whether this term
+// connected it last.
+func (e completer) lastSeen(ctx context.Context, target Target) (v cinder.Volume, connected bool, err error) {
 	v, ok := e.known.LastSeen(target.VolumeID)
 	if ok && target.owns(v) {
 		// A different stamp is outdated: the volume was imported for another claim.
-		return v, nil
+		return v, true, nil
 	}
 	if !ok && !e.isOlder(target) {
 		found, err := e.inventory.Find(ctx, target.Stamp.ClaimUID, target.Stamp.Owns, time.Time{})
 		if err != nil {
-			return cinder.Volume{}, err
+			return cinder.Volume{}, false, err
 		}
 		for _, v := range found {
 			if v.ID == target.VolumeID {
-				return v, nil
+				return v, false, nil
 			}
 		}
 	}
-	return e.get(ctx, target.VolumeID)
+	v, err = e.get(ctx, target.VolumeID)
+	return v, false, err
 }

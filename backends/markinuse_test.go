@@ -10,6 +10,7 @@ import (
 )
 
 func TestCompleteFromEveryState(t *testing.T) {
+	connect, attach := "volume.os-initialize_connection volume-1", "volume.os-attach volume-1"
 	noStamp := mine(1, cinder.StatusAttaching)
 	noStamp.Metadata = nil
 	tests := map[string]struct {
@@ -20,12 +21,12 @@ func TestCompleteFromEveryState(t *testing.T) {
 		wantErr string
 		kind    cinder.Kind
 	}{
-		"attaching":            {volume: mine(1, cinder.StatusAttaching), want: []string{"volume.os-attach volume-1"}},
+		"attaching":            {volume: mine(1, cinder.StatusAttaching), want: []string{connect, attach}},
 		"in use":               {volume: mine(1, cinder.StatusInUse)},
-		"answer lost":          {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{"volume.os-attach volume-1"}},
-		"answer lost, member":  {volume: mine(1, cinder.StatusAttaching), member: true, faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{"volume.os-attach volume-1"}},
-		"refused":              {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)", kind: cinder.KindUnavailable},
-		"refused, and no look": {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}, "volume.get": {unsent}}, want: []string{"volume.os-attach volume-1"}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)\nbackend gold: volume.get: no connection to cinder: connection refused", kind: cinder.KindUnavailable},
+		"answer lost":          {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{connect, attach}},
+		"answer lost, member":  {volume: mine(1, cinder.StatusAttaching), member: true, faults: map[string][]mishap{"volume.os-attach": {lost}}, want: []string{connect, attach}},
+		"refused":              {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}}, want: []string{connect, attach}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)", kind: cinder.KindUnavailable},
+		"refused, and no look": {volume: mine(1, cinder.StatusAttaching), faults: map[string][]mishap{"volume.os-attach": {refused}, "volume.get": {unsent}}, want: []string{connect, attach}, wantErr: "backend gold: volume.os-attach: Cinder answered service unavailable (HTTP 503)\nbackend gold: volume.get: no connection to cinder: connection refused", kind: cinder.KindUnavailable},
 		"available":            {volume: mine(1, cinder.StatusAvailable), wantErr: "backend gold: volume volume-1 is available, expected attaching", kind: cinder.KindConflict},
 		"not ours":             {volume: noStamp, wantErr: `backend gold: volume volume-1 is stamped with nothing, expected cluster "cluster-1", PersistentVolume "pvc-uid-1", claim UID "uid-1"; it is not touched`, kind: KindNotOurs},
 		"in use elsewhere":     {volume: attachedTo(mine(1, cinder.StatusInUse), cinder.Attachment{ID: "a", Host: "node7"}), wantErr: "backend gold: volume volume-1 is attached elsewhere (node7); detach it there first", kind: KindInUse},
@@ -55,6 +56,23 @@ func TestCompleteFromEveryState(t *testing.T) {
 			t.Error(err)
 		}
 		equal(t, memory.changes(), []string{"metadata.update " + id, "attachment.complete attachment-2", "attachment.complete attachment-2"})
+	})
+	t.Run("connected, recorded late, and a connect failed since", func(t *testing.T) {
+		memory := newMemoryCinder()
+		l := memory.term(t)
+		connected, err := l.Connect(t.Context(), claimSpec(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := len(memory.changes())
+		memory.fault = sequence(map[string][]mishap{"volume.os-initialize_connection": {refused}})
+		if _, err = l.Connect(t.Context(), claimSpec(1)); !cinder.IsKind(err, cinder.KindUnavailable) {
+			t.Errorf("the second connect: %v", err)
+		}
+		if err := l.Complete(t.Context(), claimTarget(1, connected.Volume.ID), false); err != nil {
+			t.Error(err)
+		}
+		equal(t, memory.changes()[made:], []string{connect, connect, attach})
 	})
 	t.Run("gone", func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -140,7 +158,7 @@ func TestOutdatedPictureIsRefreshed(t *testing.T) {
 	memory.volumes[id].Status = cinder.StatusAttaching
 	memory.mu.Unlock()
 	equal(t, authtest.ErrorText(l.Complete(t.Context(), claimTarget(1, id), false)), "")
-	equal(t, memory.log, []string{"volume.list", "volume.get " + id, "volume.os-attach " + id})
+	equal(t, memory.log, []string{"volume.list", "volume.get " + id, "volume.os-initialize_connection " + id, "volume.os-attach " + id})
 }
 
 // TestIsCompleteAgreesWithComplete: what the listing shows to be complete must need no
@@ -222,5 +240,5 @@ func TestListingOlderThanTheRecordShowsNothing(t *testing.T) {
 	if err := l.Complete(t.Context(), target, false); err != nil {
 		t.Error(err)
 	}
-	equal(t, memory.changes(), []string{"volume.os-attach " + id})
+	equal(t, memory.changes(), []string{"volume.os-initialize_connection " + id, "volume.os-attach " + id})
 }

@@ -15,8 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
@@ -40,11 +42,11 @@ func newSnapshotListCommand(protocols mappers.Protocols) *cobra.Command {
 	output := outputText
 	command := &cobra.Command{
 		Use:   "list --policy FILE",
-		Short: "List the snapshots of the backends' projects, and which of them can be imported",
-		Long: `List the snapshots of the backends' projects: whose they are, as their stamps and the
-VolumeSnapshotContents of the cluster say, and which of them can be imported. It
-changes nothing. Unlike snapshot import, it checks neither the policy nor the
-snapshots' volumes.
+		Short: "List the snapshots and backups of the backends' projects, and which can be imported",
+		Long: `List the snapshots of the backends' projects, and the backups where a rule grants any:
+whose they are, as their stamps and the VolumeSnapshotContents of the cluster say,
+and which of them can be imported. It changes nothing. Unlike snapshot import, it
+checks neither the policy nor the snapshots' volumes.
 
 Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
 cannot be read.`,
@@ -80,10 +82,11 @@ func (o *VolumeOptions) listSnapshots(ctx context.Context) (list snapshotList, u
 	if err != nil {
 		return snapshotList{}, nil, err
 	}
-	snapshots, failed := make([][]cinder.Snapshot, len(run.imports)), make([]error, len(run.imports))
+	shelves := run.shelves()
+	snapshots, failed := make([][]cinder.Snapshot, len(shelves)), make([]error, len(shelves))
 	var group sync.WaitGroup
-	for i, lifecycle := range run.lifecycles {
-		group.Go(func() { snapshots[i], failed[i] = lifecycle.Snapshots().AllSnapshots(ctx) })
+	for i, shelf := range shelves {
+		group.Go(func() { snapshots[i], failed[i] = shelf.AllSnapshots(ctx) })
 	}
 	group.Wait()
 	known, err := imports.ReadSnapshots(ctx, run.snapshots)
@@ -92,10 +95,29 @@ func (o *VolumeOptions) listSnapshots(ctx context.Context) (list snapshotList, u
 	}
 	list = snapshotList{Cluster: run.cluster, Snapshots: []imports.ListedSnapshot{}}
 	importer := run.snapshotImporter()
-	for i, backend := range run.imports {
-		list.Snapshots = append(list.Snapshots, importer.ListSnapshots(backend.Backend.Name, run.lifecycles[i].Snapshots(), snapshots[i], known)...)
+	for i, shelf := range shelves {
+		list.Snapshots = append(list.Snapshots, importer.ListSnapshots(shelf.backend, shelf.Snapshots, snapshots[i], known)...)
 	}
 	return list, errors.Join(failed...), nil
+}
+
+// shelf is what a backend has of snapshots, or of backups.
+type shelf struct {
+	backend string
+	backends.Snapshots
+}
+
+// shelves returns the snapshots of every backend that was opened, and the backups of those
+// on which the policy grants any: others may have no backup service.
+func (r *volumeRun) shelves() (all []shelf) {
+	for i, opened := range r.imports {
+		name, snapshots := opened.Backend.Name, r.lifecycles[i].Snapshots()
+		all = append(all, shelf{name, snapshots})
+		if policy.GrantsBackups(r.policy, name) {
+			all = append(all, shelf{name, snapshots.Backups()})
+		}
+	}
+	return all
 }
 
 func (l snapshotList) print(w io.Writer, output string) error {
@@ -123,15 +145,23 @@ func (l snapshotList) print(w io.Writer, output string) error {
 func (r *volumeRun) snapshotImporter() *imports.SnapshotImporter {
 	return &imports.SnapshotImporter{
 		Client: r.client, SnapshotClient: r.snapshots, Policy: r.policy, Cluster: r.cluster, ClusterUID: r.clusterUID,
-		Snapshots: func(backend string) (imports.Snapshots, error) {
+		Snapshots: func(backend, id string) (imports.Snapshots, error) {
 			for i, opened := range r.imports {
 				if opened.Backend.Name == backend {
-					return r.lifecycles[i].Snapshots(), nil
+					return snapshotsWith(r.lifecycles[i], id), nil
 				}
 			}
 			return nil, nil
 		},
 	}
+}
+
+// snapshotsWith returns those of a backend's snapshots or backups that an ID is one of.
+func snapshotsWith(lifecycle *backends.Lifecycle, id string) backends.Snapshots {
+	if backends.IsBackup(id) {
+		return lifecycle.Snapshots().Backups()
+	}
+	return lifecycle.Snapshots()
 }
 
 // snapshotImportFlags are the flags of snapshot import.
@@ -174,7 +204,7 @@ usage, or the cluster cannot be read.`,
 	flags.addFlags(command)
 	set := command.Flags()
 	set.StringVar(&flags.Backend, "backend", "", "`name` of the snapshot's backend (required)")
-	set.StringVar(&flags.wish.Snapshot, "snapshot", "", "`ID` of the snapshot, or its name if no other has it (required)")
+	set.StringVar(&flags.wish.Snapshot, "snapshot", "", "`ID` of the snapshot, or its name if no other has it; a backup's ID begins with backup: (required)")
 	set.StringVarP(&flags.wish.Namespace, "namespace", "n", "", "`namespace` of the VolumeSnapshot (required)")
 	set.StringVar(&flags.wish.Name, "volume-snapshot", "", "`name` of the VolumeSnapshot (required)")
 	set.StringVar(&flags.wish.StorageClass, "storage-class", "", "`name` of the StorageClass whose rule must grant the snapshot; default is that of a snapshot that was kept")
@@ -207,7 +237,7 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	}
 	importer := opened.snapshotImporter()
 	var objects *imports.SnapshotObjects
-	all, err := opened.lifecycles[0].Snapshots().AllSnapshots(ctx)
+	all, err := snapshotsWith(opened.lifecycles[0], f.wish.Snapshot).AllSnapshots(ctx)
 	if err == nil {
 		objects, err = importer.PlanObjects(ctx, all, f.wish)
 	}

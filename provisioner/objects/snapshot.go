@@ -97,7 +97,9 @@ func SnapshotContentName(snapshot types.UID) string { return "snapcontent-" + st
 // ImportedSnapshotContentName returns the name of the content that the import command
 // creates for an existing snapshot. The API server then guarantees that there is only
 // one.
-func ImportedSnapshotContentName(snapshotID string) string { return "imported-" + snapshotID }
+func ImportedSnapshotContentName(snapshotID string) string {
+	return "imported-" + strings.ReplaceAll(snapshotID, ":", "-") // a backup's ID has one
+}
 
 // SnapshotName returns the name of a VolumeSnapshot's snapshot at Cinder.
 func SnapshotName(snapshot types.UID) string { return "snapshot-" + string(snapshot) }

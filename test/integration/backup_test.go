@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -116,6 +118,24 @@ func TestBackupsOfClaims(t *testing.T) {
 			if made.SizeGiB != 2 || made.Metadata[annotation("claim-uid")] != string(restored.UID) || made.Metadata["src_backup_id"] != "" || made.Metadata[annotation("tenant")] != "tenant-b" {
 				t.Errorf("the restored volume is %+v", made)
 			}
+
+			// One that is kept can be listed, and imported again.
+			kept := w.ready("b", "two")
+			_, err = w.client.SnapshotV1().VolumeSnapshotContents().Patch(w.ctx, kept.Name, types.MergePatchType, []byte(`{"spec": {"deletionPolicy": "Retain"}}`), metav1.PatchOptions{})
+			w.must(err)
+			w.remove("b", "two")
+			w.must(w.client.SnapshotV1().VolumeSnapshotContents().Delete(w.ctx, kept.Name, metav1.DeleteOptions{}))
+			w.gone("b", "two", two.UID)
+			id := "backup:" + w.backups(2, "available")[1].ID
+			if code, output := w.operator("snapshot", "list"); code != 0 || !regexp.MustCompile(`lab +`+id+` .* yes\n`).MatchString(output) {
+				t.Errorf("snapshot list: exit code %d:\n%s", code, output)
+			}
+			if code, output := w.operator("snapshot", "import", "--backend", "lab", "--snapshot", id, "--namespace", name+"-b", "--volume-snapshot", "two", "--deletion-policy", "Delete", "--apply"); code != 0 {
+				t.Errorf("snapshot import: exit code %d:\n%s", code, output)
+			}
+			w.ready("b", "two")
+			two, err = w.client.SnapshotV1().VolumeSnapshots(name+"-b").Get(w.ctx, "two", metav1.GetOptions{})
+			w.must(err)
 
 			w.remove("b", "one")
 			w.event("b", "one", "SnapshotFailedDelete", "incremental backups depend on backup "+full.ID)

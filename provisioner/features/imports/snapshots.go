@@ -35,9 +35,10 @@ type SnapshotImporter struct {
 	Client         kubernetes.Interface
 	SnapshotClient snapshotclient.Interface
 	Policy         *policy.Policy
-	// Snapshots returns an error if a backend cannot be read now, and nil for a backend
-	// that is left out.
-	Snapshots func(backend string) (Snapshots, error)
+	// Snapshots returns those of a backend that an ID is one of: its snapshots or its
+	// backups. It returns an error if the backend cannot be read now, and nil for one that
+	// is left out.
+	Snapshots func(backend, id string) (Snapshots, error)
 	Cluster   string
 	// ClusterUID is the UID of namespace kube-system.
 	ClusterUID string
@@ -131,7 +132,7 @@ func (p *SnapshotPlan) find(ctx context.Context) (from Snapshots, err error) {
 		if p.request.Backend != "" && p.request.Backend != name {
 			continue
 		}
-		if from, err = p.importer.Snapshots(name); err != nil {
+		if from, err = p.importer.Snapshots(name, p.request.ID); err != nil {
 			return nil, err
 		}
 		if from == nil {

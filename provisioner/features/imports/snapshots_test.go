@@ -68,7 +68,7 @@ func snapshotImporter(t *testing.T, project snapshotProject, objects ...runtime.
 		Client: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}),
 		//nolint:staticcheck // NewClientset needs apply configurations, which this client does not have.
 		SnapshotClient: snapshotfake.NewSimpleClientset(objects...), Policy: p, Cluster: "cluster-1", ClusterUID: "uid-1",
-		Snapshots: func(backend string) (Snapshots, error) {
+		Snapshots: func(backend, _ string) (Snapshots, error) {
 			if backend != "gold" {
 				return nil, nil
 			}

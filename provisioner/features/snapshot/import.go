@@ -235,9 +235,9 @@ func (i *importing) labels() map[string]string {
 func (i *importing) importer() *imports.SnapshotImporter {
 	return &imports.SnapshotImporter{
 		Client: i.Client, SnapshotClient: i.Controller.Snapshots, Policy: i.inForce, Cluster: i.Cluster, ClusterUID: i.ClusterUID,
-		Snapshots: func(name string) (imports.Snapshots, error) {
+		Snapshots: func(name, id string) (imports.Snapshots, error) {
 			i.origin.Backend = name
-			backend, err := shelf{name, backends.IsBackup(i.handle.ID)}.in(i.Backends)
+			backend, err := shelf{name, backends.IsBackup(id)}.in(i.Backends)
 			if err != nil {
 				return nil, err
 			}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -34,6 +36,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return // the client has left
+	}
+	if group, served := s.resources(r.URL.Path); served {
+		body, err := json.Marshal(group)
+		a.info.MediaType = runtime.ContentTypeJSON
+		a.write(http.StatusOK, body, err)
+		return
 	}
 	t, err := s.find(r.URL.Path)
 	if err != nil {
@@ -80,6 +88,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		a.fail(apierrors.NewMethodNotSupported(t.resource.GroupResource(), r.Method))
 	}
+}
+
+// resources returns what a path that names a group and a version serves.
+func (s *Server) resources(path string) (served *metav1.APIResourceList, found bool) {
+	version, err := schema.ParseGroupVersion(strings.TrimPrefix(path, "/apis/"))
+	if err != nil {
+		return nil, false
+	}
+	served = &metav1.APIResourceList{GroupVersion: version.String()}
+	for at, c := range s.collections {
+		if at.GroupVersion() == version {
+			served.APIResources = append(served.APIResources, metav1.APIResource{Name: at.Resource, Kind: c.kind.Kind})
+		}
+	}
+	slices.SortFunc(served.APIResources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
+	return served, len(served.APIResources) > 0
 }
 
 func decode(c *collection, body []byte) (Object, error) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -73,6 +75,7 @@ type change struct {
 
 // New makes a server without objects.
 func New(options Options) *Server {
+	utilruntime.Must(snapshotv1.AddToScheme(scheme.Scheme))
 	s := &Server{options: options, collections: map[schema.GroupVersionResource]*collection{}, changed: make(chan struct{}), restarted: make(chan struct{})}
 	for resource, kind := range map[string]schema.GroupVersionKind{
 		"persistentvolumeclaims": corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), "persistentvolumes": corev1.SchemeGroupVersion.WithKind("PersistentVolume"),
@@ -81,6 +84,8 @@ func New(options Options) *Server {
 		"storageclasses": {Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass"}, "volumeattachments": {Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttachment"},
 		"customresourcedefinitions": {Group: "apiextensions.k8s.io", Version: "v1", Kind: customResourceDefinition},
 		"leases":                    {Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
+		"volumesnapshots":           snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshot"), "volumesnapshotcontents": snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshotContent"),
+		"volumesnapshotclasses": snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshotClass"),
 	} {
 		at := kind.GroupVersion().WithResource(resource)
 		s.collections[at] = &collection{resource: at, kind: kind, objects: map[string]Object{}}
@@ -186,6 +191,11 @@ func (s *Server) create(c *collection, namespace string, object Object) (Object,
 	}
 	object.SetNamespace(namespace)
 	key := keyOf(namespace, object.GetName())
+	if event, is := object.(*corev1.Event); is && c.objects[key] != nil && c.objects[key].(*corev1.Event).Reason != event.Reason {
+		// Names have the time. Where it stands still, two events have the same.
+		event.Name += "-" + strings.ToLower(event.Reason)
+		key = keyOf(namespace, event.Name)
+	}
 	if _, exists := c.objects[key]; exists {
 		return nil, apierrors.NewAlreadyExists(c.resource.GroupResource(), object.GetName())
 	}

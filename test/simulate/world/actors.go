@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -24,8 +26,9 @@ type act struct {
 
 func acts() []act {
 	return []act{
-		{20, (*World).createClaim}, {12, (*World).deleteClaim}, {2, (*World).retain},
-		{2, (*World).killReplica}, {1, (*World).stopReplica}, {2, (*World).cutOff}, {2, (*World).withholdEvents}, {1, (*World).restartServer},
+		{20, (*World).createClaim}, {12, (*World).deleteClaim}, {5, (*World).growClaim}, {4, (*World).cloneClaim}, {3, (*World).keepVolume}, {2, (*World).removeVolume}, {6, (*World).moveVolume},
+		{6, (*World).takeSnapshot}, {4, (*World).deleteSnapshot}, {3, (*World).restoreSnapshot},
+		{2, (*World).killReplica}, {2, (*World).stopReplica}, {2, (*World).cutOff}, {2, (*World).withholdEvents}, {1, (*World).restartServer},
 		{4, (*World).disturbCinder}, {3, (*World).disturbKubernetes}, {3, (*World).failBackend}, {1, func(w *World) { w.note("all tokens expire"); w.sim.ExpireTokens() }},
 		{1, func(w *World) { w.reload(w.random.IntN(3)) }}, {1, (*World).reuse},
 	}
@@ -59,9 +62,12 @@ func (w *World) soon(longest time.Duration) time.Time {
 }
 
 func (w *World) createClaim() {
-	tenant, _ := pick(w, []string{"a", "b", "c"})
+	tenant, _ := pick(w, []string{"a", "b", "c", "d", "e"})
 	class, _ := pick(w, []string{"fast", "fast", "dual", "dual", "kept"})
-	if class == "kept" && (tenant == "c" || w.random.IntN(3) > 0) {
+	switch {
+	case isMover(tenant):
+		class = "moved"
+	case class == "kept" && (tenant == "c" || w.random.IntN(3) > 0):
 		class = "dual"
 	}
 	size := 1 + w.random.IntN(4)
@@ -104,20 +110,222 @@ func (w *World) reuse() {
 	}
 }
 
-// retain makes a PersistentVolume keep its volume.
-func (w *World) retain() {
-	pv, ok := pick(w, w.pvs())
-	if !ok || !w.fates.Choose(pv.Name) {
+// growClaim asks for a larger volume of a bound claim.
+func (w *World) growClaim() {
+	all := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
+	claim, ok := pick(w, slices.DeleteFunc(all, func(c *corev1.PersistentVolumeClaim) bool {
+		return c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound
+	}))
+	if !ok {
 		return
 	}
-	w.fates.NoteKeeping(pv.Name, true)
-	now, err := w.api.Change(pv, "", func(o apiserver.Object) {
-		o.(*corev1.PersistentVolume).Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	size.Add(resource.MustParse(fmt.Sprintf("%dGi", 1+w.random.IntN(3))))
+	w.note("claim %s (%s) asks for %s", claim.Name, claim.UID, size.String())
+	_, _ = change(w, claim, func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: size}
 	})
-	if err == nil {
-		w.note("%s is to be kept", pv.Name)
-		w.fates.NoteKept(checker.PVOf(now.(*corev1.PersistentVolume)))
+}
+
+// cloneClaim creates a claim for the content of another, which may go meanwhile.
+func (w *World) cloneClaim() {
+	source, ok := pick(w, apiserver.Objects[*corev1.PersistentVolumeClaim](w.api))
+	if !ok {
+		return
 	}
+	size := source.Spec.Resources.Requests[corev1.ResourceStorage]
+	clone := claimOf(source.Namespace, fmt.Sprintf("clone-%d", w.random.IntN(5)), *source.Spec.StorageClassName, int(size.Value()>>30))
+	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: source.Name}
+	if made, err := w.api.Create(clone); err == nil {
+		w.note("tenant %s creates claim %s (%s), a clone of %s", made.GetNamespace(), made.GetName(), made.GetUID(), source.Name)
+		w.claims.NoteMade(made.GetUID())
+	}
+	if w.random.IntN(3) == 0 && source.DeletionTimestamp == nil {
+		w.removeClaim(source)
+	}
+}
+
+// keepVolume makes a PersistentVolume keep its volume, perhaps only for a while.
+func (w *World) keepVolume() {
+	pv, ok := w.choose(func(*corev1.PersistentVolume) bool { return true })
+	if !ok {
+		return
+	}
+	if pv, ok = w.retain(pv); !ok || w.random.IntN(2) == 0 {
+		return
+	}
+	w.later(w.soon(20*time.Second), func() {
+		w.note("%s is not to be kept any more", pv.Name)
+		w.fates.NoteFreed(checker.PVOf(pv))
+		_, _ = change(w, pv, func(pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		})
+	})
+}
+
+// removeVolume deletes a bound PersistentVolume by hand, and its claim later. The volume
+// stays if the object is to keep it, or loses the program's finalizer.
+func (w *World) removeVolume() {
+	pv, ok := w.choose(func(pv *corev1.PersistentVolume) bool { return pv.Status.Phase == corev1.VolumeBound })
+	strip := w.random.IntN(2) == 0
+	if ok && !strip {
+		pv, ok = w.retain(pv)
+	}
+	if !ok {
+		return
+	}
+	removed := checker.PVOf(pv)
+	w.note("%s is deleted", pv.Name)
+	w.fates.NoteRemoved(removed)
+	if removed.Retain {
+		w.fates.NoteKept(removed)
+	}
+	if err := w.api.Delete(pv); err != nil {
+		w.note("%s cannot be deleted: %s", pv.Name, err)
+	} else if strip {
+		_, _ = change(w, pv, func(pv *corev1.PersistentVolume) { pv.Finalizers = nil })
+		w.fates.NoteKept(removed)
+	}
+	w.later(w.soon(20*time.Second), func() { w.removeIfThere(pv.Spec.ClaimRef.UID) })
+}
+
+// isMover reports whether volumes of a tenant are given to other claims. It has no quota,
+// which such a claim might exceed.
+func isMover(tenant string) bool { return tenant == "d" || tenant == "e" }
+
+// moveVolume gives a volume to another claim, as an administrator or a populator does.
+func (w *World) moveVolume() {
+	pv, ok := w.choose(func(pv *corev1.PersistentVolume) bool {
+		return isMover(pv.Spec.ClaimRef.Namespace) && pv.Status.Phase == corev1.VolumeBound && !w.claims.DeletionRequested(pv.Spec.ClaimRef.UID)
+	})
+	if !ok {
+		return
+	}
+	before, err := w.Claim(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+	if err != nil || before.Status.Phase != corev1.ClaimBound {
+		return
+	}
+	tenant, _ := pick(w, []string{"d", "e"})
+	size := before.Spec.Resources.Requests[corev1.ResourceStorage]
+	next := claimOf(tenant, fmt.Sprintf("moved-%d", w.started*1000+w.steps), "moved", int(size.Value()>>30))
+	if w.random.IntN(2) == 0 {
+		w.populate(pv, before, next)
+	} else {
+		w.handOver(pv, before, next)
+	}
+}
+
+// populate takes a PersistentVolume from its claim, for one that waits for its content.
+func (w *World) populate(pv *corev1.PersistentVolume, before, next *corev1.PersistentVolumeClaim) {
+	next.Spec.DataSourceRef = &corev1.TypedObjectReference{APIGroup: new(populators), Kind: "Content", Name: "content"}
+	if !w.createFor(pv, next) {
+		return
+	}
+	_, _ = change(w, pv, func(pv *corev1.PersistentVolume) {
+		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: next.Namespace, Name: next.Name, UID: next.UID}
+	})
+	w.await(func() bool { return w.phaseOf(before) != corev1.ClaimBound }, func() { w.removeIfThere(before.UID) })
+}
+
+const populators = "populators.simulate.example"
+
+// handOver keeps a volume, deletes its claim, and reserves the PersistentVolume for the next.
+func (w *World) handOver(pv *corev1.PersistentVolume, before, next *corev1.PersistentVolumeClaim) {
+	if _, ok := w.retain(pv); !ok {
+		return
+	}
+	w.removeIfThere(before.UID)
+	released := func() bool {
+		now, err := w.PersistentVolume(pv.Name)
+		return err != nil || now.Status.Phase == corev1.VolumeReleased
+	}
+	w.await(released, func() {
+		next.Spec.VolumeName = pv.Name
+		reserve := func() {
+			_, _ = change(w, pv, func(pv *corev1.PersistentVolume) {
+				pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: next.Namespace, Name: next.Name}
+			})
+		}
+		claimFirst := w.random.IntN(2) == 0
+		if !claimFirst {
+			reserve()
+		}
+		if !w.createFor(pv, next) {
+			return
+		}
+		if claimFirst {
+			reserve()
+		}
+		w.await(func() bool { return w.phaseOf(next) != corev1.ClaimPending }, func() {
+			if w.phaseOf(next) == corev1.ClaimBound && !w.claims.DeletionRequested(next.UID) {
+				w.fates.Note(pv.Name, func(f *checker.Fate) { f.Freed = true })
+				_, _ = change(w, pv, func(pv *corev1.PersistentVolume) {
+					pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+				})
+			}
+		})
+	})
+}
+
+// createFor creates the claim that gets a PersistentVolume.
+func (w *World) createFor(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) bool {
+	made, err := w.api.Create(claim)
+	if err != nil {
+		w.note("claim %s cannot be created: %s", claim.Name, err)
+		return false
+	}
+	*claim = *made.(*corev1.PersistentVolumeClaim)
+	w.note("%s goes to claim %s/%s (%s)", pv.Name, claim.Namespace, claim.Name, claim.UID)
+	w.claims.NoteMade(claim.UID)
+	return true
+}
+
+// phaseOf returns a claim's phase; empty if it is gone.
+func (w *World) phaseOf(claim *corev1.PersistentVolumeClaim) corev1.PersistentVolumeClaimPhase {
+	now, err := w.Claim(claim.Namespace, claim.Name)
+	if err != nil || now.UID != claim.UID {
+		return ""
+	}
+	return now.Status.Phase
+}
+
+func (w *World) removeIfThere(uid types.UID) {
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		if claim.UID == uid && claim.DeletionTimestamp == nil {
+			w.removeClaim(claim)
+		}
+	}
+}
+
+// choose picks a PersistentVolume that nobody has chosen before.
+func (w *World) choose(fits func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, bool) {
+	pv, ok := pick(w, slices.DeleteFunc(w.pvs(), func(pv *corev1.PersistentVolume) bool { return pv.Spec.ClaimRef == nil || !fits(pv) }))
+	return pv, ok && w.fates.Choose(pv.Name)
+}
+
+// retain makes a PersistentVolume keep its volume.
+func (w *World) retain(pv *corev1.PersistentVolume) (kept *corev1.PersistentVolume, ok bool) {
+	w.fates.NoteKeeping(pv.Name, true)
+	kept, err := change(w, pv, func(pv *corev1.PersistentVolume) {
+		pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	})
+	if err != nil {
+		w.fates.NoteKeeping(pv.Name, false)
+		return nil, false
+	}
+	w.note("%s is to be kept", pv.Name)
+	w.fates.NoteKept(checker.PVOf(kept))
+	return kept, true
+}
+
+// change changes an object at the API server.
+func change[T apiserver.Object](w *World, object T, how func(T)) (T, error) {
+	now, err := w.api.Change(object, "", func(o apiserver.Object) { how(o.(T)) })
+	if err != nil {
+		w.note("%s cannot be changed: %s", object.GetName(), err)
+		return object, err
+	}
+	return now.(T), nil
 }
 
 func (w *World) killReplica() {
@@ -178,10 +386,19 @@ func (w *World) disturbKubernetes() {
 func (w *World) failBackend() {
 	operation, _ := pick(w, []string{"volume.create", "volume.create", "volume.delete", "action.os-initialize_connection", "action.os-terminate_connection", "attachment.update", "attachment.delete"})
 	times := 1 + w.random.IntN(2)
-	// Only an administrator can delete a volume again that could not be deleted.
-	lab := func(r cindersim.Request) bool { return operation != "volume.delete" || r.Endpoint == cindersim.Noauth }
+	match := func(r cindersim.Request) bool {
+		switch operation {
+		case "volume.delete":
+			return r.Endpoint == cindersim.Noauth // only an administrator can delete such a volume again
+		case "action.os-initialize_connection":
+			// It would remove an export that is in use; but nobody uses a volume whose
+			// PersistentVolume was deleted before its claim was bound.
+			return w.seen[r.VolumeID].Status != "in-use"
+		}
+		return true
+	}
 	w.note("the backend fails at %s, %d times", operation, times)
-	w.faults = append(w.faults, w.sim.Inject(cindersim.Fault{Kind: cindersim.FailBackend, Operation: operation, Match: lab, Times: times}))
+	w.faults = append(w.faults, w.sim.Inject(cindersim.Fault{Kind: cindersim.FailBackend, Operation: operation, Match: match, Times: times}))
 }
 
 func (w *World) reload(variant int) {
@@ -198,9 +415,39 @@ func (w *World) reload(variant int) {
 	}
 }
 
+// later has something done at a time, or when trouble ends.
+func (w *World) later(at time.Time, do func()) { w.planned = append(w.planned, planned{at, do}) }
+
+// await has something done once something is so.
+func (w *World) await(is func() bool, do func()) {
+	w.later(time.Now().Add(100*time.Millisecond), func() {
+		if is() {
+			do()
+		} else {
+			w.await(is, do)
+		}
+	})
+}
+
+// catchUp does what was planned for until now.
+func (w *World) catchUp(now time.Time) {
+	var due []planned
+	w.planned = slices.DeleteFunc(w.planned, func(p planned) bool {
+		if is := !p.at.After(now); is {
+			due = append(due, p)
+			return true
+		}
+		return false
+	})
+	for _, p := range due {
+		p.do()
+	}
+}
+
 // calm ends all troubles.
 func (w *World) calm() {
 	w.note("calm")
+	w.catchUp(time.Now().Add(time.Hour))
 	w.cinder, w.kubernetes = trouble{}, trouble{}
 	clear(w.cut)
 	clear(w.withheld)

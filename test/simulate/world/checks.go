@@ -9,9 +9,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/policy/admission"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
@@ -102,21 +105,26 @@ func (w *World) look() {
 	})
 }
 
-// state returns everything.
-func (w *World) state() checker.State {
-	s := checker.State{
+// state returns everything, and the reasons of warnings by their objects.
+func (w *World) state() (s checker.State, told map[types.UID]map[string]bool) {
+	s = checker.State{
 		Cluster: clusterID, Host: policy.DefaultConnectorHost, Volumes: w.sim.Volumes(), Foreign: w.foreign, Fates: w.fates.All(), TooLate: w.tooLate,
 		DeletionRequestedAt: func(uid string) time.Time { return w.claims.DeletionRequestedAt(types.UID(uid)) }, LedSince: w.ledSince,
 	}
 	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
 		s.PVs = append(s.PVs, checker.PVOf(pv))
 	}
+	pending := map[string]bool{}
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		pending["pvc-"+string(claim.UID)] = claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil
+	}
 	for _, secret := range apiserver.Objects[*corev1.Secret](w.api) {
-		if secret.Annotations[checker.StampCluster] == clusterID {
-			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: secret.Annotations[policy.StampPrefix+"persistent-volume"]})
+		// A leader that dies while it undoes an attempt leaves the Secret for the claim's next.
+		if pv := secret.Annotations[policy.StampPrefix+"persistent-volume"]; secret.Annotations[checker.StampCluster] == clusterID && !pending[pv] {
+			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: pv})
 		}
 	}
-	told := map[types.UID]map[string]bool{}
+	told = map[types.UID]map[string]bool{}
 	for _, event := range apiserver.Objects[*corev1.Event](w.api) {
 		if event.Type == corev1.EventTypeWarning {
 			if told[event.InvolvedObject.UID] == nil {
@@ -133,20 +141,112 @@ func (w *World) state() checker.State {
 		}
 	}
 	used := checker.Usage(w.policy, clusterID, w.backendOf(), counted, checker.Everything)
-	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+	claims := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
+	for _, claim := range claims {
 		c := checker.Claim{UID: string(claim.UID), Namespace: claim.Namespace, Name: claim.Name, Bound: claim.Status.Phase == corev1.ClaimBound, Asked: w.claims.DeletionRequested(claim.UID)}
-		decision := w.policy.Decide(policy.Request{
-			Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
-			Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
-		})
-		c.Tenant = decision.Tenant
-		if !c.Bound {
-			reason, message := checker.Room(decision, used)
+		request := requestOf(claim)
+		c.Tenant = w.policy.Decide(request).Tenant
+		if ref := claim.Spec.DataSource; ref != nil {
+			c.IsCopy = true
+			if at := slices.IndexFunc(claims, func(other *corev1.PersistentVolumeClaim) bool {
+				return other.Namespace == claim.Namespace && other.Name == ref.Name
+			}); at >= 0 {
+				c.Copies = string(claims[at].UID)
+			}
+		}
+		switch {
+		case c.Bound:
+			w.addGrowth(&c, request, s.Volumes, used, told[claim.UID])
+		case claim.Spec.DataSourceRef != nil:
+			c.Denial, c.Explained = "it waits for its populator", true
+		default:
+			reason, message := w.denial(claim, request, s.Volumes, used)
 			c.Denial, c.Explained = message, told[claim.UID][string(reason)]
 		}
 		s.Claims = append(s.Claims, c)
 	}
-	return s
+	w.addSnapshots(&s, told)
+	return s, told
+}
+
+// requestOf returns what a claim asks the policy for, without its source.
+func requestOf(claim *corev1.PersistentVolumeClaim) policy.Request {
+	return policy.Request{
+		Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
+		Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
+	}
+}
+
+// denial returns why a pending claim gets nothing; empty if it should be bound.
+func (w *World) denial(claim *corev1.PersistentVolumeClaim, request policy.Request, volumes []cindersim.Volume, used map[string]policy.Usage) (policy.Reason, string) {
+	named, _ := admission.DataSourceOf(claim, nil)
+	if named == nil {
+		return checker.Room(w.policy.Decide(request), used)
+	}
+	source, denial, err := w.sourceOf(claim, named)
+	switch {
+	case err != nil:
+		return policy.SourceNotReady, err.Error()
+	case denial != nil:
+		return denial.Reason, denial.Message
+	}
+	request.Source = &source.Decided
+	if reason, message := checker.Room(w.policy.Decide(request), used); message != "" {
+		return reason, message
+	}
+	const failed = "ProvisioningFailed"
+	if source.Content.Volume == nil {
+		return "", ""
+	}
+	at := slices.IndexFunc(volumes, func(v cindersim.Volume) bool {
+		return v.ID == source.Content.Volume.VolumeID && (v.Status == "available" || v.Status == "in-use")
+	})
+	switch {
+	case at < 0:
+		return failed, "the volume of its source is broken or gone"
+	case volumes[at].SizeGiB > int(request.Bytes>>30):
+		return failed, "the volume of its source was grown, and its claim deleted before that was recorded"
+	}
+	return "", ""
+}
+
+func (w *World) sourceOf(claim *corev1.PersistentVolumeClaim, named *admission.DataSource) (*objects.Source, *policy.Denial, error) {
+	if named.Kind == admission.SnapshotKind {
+		return objects.SnapshotSourceOf(claim, named, provisionerName, clusterID, w)
+	}
+	return objects.SourceOf(claim, named, clusterID, w)
+}
+
+// Claim implements objects.SourceReader.
+func (w *World) Claim(namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		if claim.Namespace == namespace && claim.Name == name {
+			return claim, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumeclaims"), name)
+}
+
+// PersistentVolume implements objects.SourceReader.
+func (w *World) PersistentVolume(name string) (*corev1.PersistentVolume, error) {
+	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
+		if pv.Name == name {
+			return pv, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("persistentvolumes"), name)
+}
+
+// addGrowth adds to a bound claim what is known of its size.
+func (w *World) addGrowth(c *checker.Claim, request policy.Request, volumes []cindersim.Volume, used map[string]policy.Usage, told map[string]bool) {
+	for _, v := range volumes {
+		if checker.HolderOf(v) != c.UID || v.Metadata[checker.StampCluster] != clusterID || v.Status != "in-use" {
+			continue
+		}
+		decision := w.policy.DecideExpansion(request, policy.Holding{Tenant: v.Metadata[checker.StampTenant], Backend: w.backendOf()[v.Project]})
+		reason, message := checker.RoomToGrow(decision, used, v.SizeGiB)
+		c.WantsGiB, c.GrowthDenial, c.GrowthExplained = int((request.Bytes+1<<30-1)>>30), message, told[string(reason)]
+	}
 }
 
 func (w *World) backendOf() map[string]string {
@@ -169,7 +269,9 @@ func (w *World) settle(longest time.Duration) error {
 		if err := w.run(time.Second); err != nil {
 			return err
 		}
-		findings := checker.Ending(w.state())
+		state, told := w.state()
+		w.tidySnapshots(told)
+		findings := checker.Ending(state)
 		if clean++; len(findings) > 0 {
 			clean = 0
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -35,6 +36,8 @@ const (
 	ownNamespace    = "standalone-cinder"
 	provisionerName = "simulate.example/cinder"
 	clusterID       = "simulation"
+	// readLag is how much Cinder's reads lag at most, by what replicas are told.
+	readLag = 6 * time.Second
 	// settles is how long it may take after all trouble has ended.
 	settles = 20 * time.Minute
 )
@@ -54,12 +57,13 @@ type World struct {
 	// dead are replicas that were killed or stopped.
 	dead []*replica
 
-	claims  *books.Claims
-	fates   *books.Fates
-	course  *checker.Course
-	quotas  *checker.Quotas
-	policy  *policy.Policy
-	foreign map[string]cindersim.Volume
+	claims    *books.Claims
+	fates     *books.Fates
+	snapshots *books.Snapshots
+	course    *checker.Course
+	quotas    *checker.Quotas
+	policy    *policy.Policy
+	foreign   map[string]cindersim.Volume
 	// seen are all volumes as they were last.
 	seen map[string]cindersim.Volume
 	// sent is when the requests of Cinder's journal were sent, by their numbers.
@@ -72,6 +76,7 @@ type World struct {
 	// cut and withheld say until when a client is cut off, or gets no events.
 	cut, withheld map[string]time.Time
 	faults        []*cindersim.Injection
+	planned       []planned
 
 	trace []string
 	steps int
@@ -86,6 +91,12 @@ type slot struct {
 	again   time.Time
 }
 
+// planned is what somebody will do.
+type planned struct {
+	at time.Time
+	do func()
+}
+
 // trouble is weather that ends.
 type trouble struct {
 	gate.Weather
@@ -96,7 +107,7 @@ type trouble struct {
 func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
-		claims: books.NewClaims(), fates: books.NewFates(), course: checker.NewCourse(policy.DefaultConnectorHost),
+		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
@@ -113,7 +124,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w.gate = gate.New(gate.Options{Seed: seed, Weather: w.weather, Passed: w.passed})
 	var err error
 	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond,
-		Lag: time.Duration(seed%4) * 500 * time.Millisecond})
+		Lag: time.Duration(seed%4) * readLag / 4})
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +136,19 @@ func New(seed uint64, dir string) (*World, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	w.stop = stop
 	w.controllers = w.newNetwork("controllers")
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://" + apiHost, Dial: w.controllers.DialContext, QPS: 1000, Burst: 1000})
+	config := &rest.Config{Host: "http://" + apiHost, Dial: w.controllers.DialContext, QPS: 1000, Burst: 1000}
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	if err := cluster.Start(ctx, client); err != nil {
 		return nil, err
 	}
+	snapshots, err := snapshotclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	cluster.StartSnapshots(ctx, client, snapshots)
 	return w, w.restart()
 }
 
@@ -139,10 +156,10 @@ func (w *World) prepare() error {
 	objects := []apiserver.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ownNamespace}},
 	}
-	for _, tenant := range []string{"a", "b", "c"} {
+	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
 	}
-	for _, class := range []string{"fast", "dual", "kept"} {
+	for _, class := range classes() {
 		policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 		if class == "kept" {
 			policy = corev1.PersistentVolumeReclaimRetain
@@ -150,7 +167,7 @@ func (w *World) prepare() error {
 		objects = append(objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisionerName,
 			Parameters: classParameters(), ReclaimPolicy: &policy, VolumeBindingMode: &mode, AllowVolumeExpansion: new(true)})
 	}
-	for _, object := range objects {
+	for _, object := range append(objects, snapshotObjects()...) {
 		if _, err := w.api.Create(object); err != nil {
 			return err
 		}
@@ -158,7 +175,7 @@ func (w *World) prepare() error {
 	if err := writeFile(filepath.Join(w.dir, "clouds.yaml"), w.sim.CloudsYAML()); err != nil {
 		return err
 	}
-	w.quotas = checker.NewQuotas(clusterID, w.backendOf(), []string{"fast", "dual", "kept"})
+	w.quotas = checker.NewQuotas(clusterID, w.backendOf(), classes())
 	w.reload(0)
 	return w.addForeign()
 }
@@ -177,6 +194,8 @@ func (w *World) addForeign() error {
 	}
 	return nil
 }
+
+func classes() []string { return []string{"fast", "dual", "kept", "moved"} }
 
 func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
 
@@ -236,6 +255,7 @@ func (w *World) run(during time.Duration) error {
 		if err := w.restart(); err != nil {
 			return err
 		}
+		w.catchUp(time.Now())
 		step := min(time.Until(until), time.Second)
 		w.gate.Run(time.Now().Add(step))
 		w.ended()
@@ -303,6 +323,8 @@ tenants:
     classes:
       - {storageClasses: [fast], backends: [lab]}
       - {storageClasses: [dual], backends: [lab, silver]}
+  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
+  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
 `)
 }
 
