@@ -168,7 +168,7 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
 	var recorded map[string]map[string]string
-	if !IsGroupRecorded(content) {
+	if !IsGroupRecorded(content) || len(content.Spec.Source.VolumeHandles) == 0 {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)
 	}
 	if err := json.Unmarshal([]byte(content.Annotations[AnnotationMembers]), &recorded); err != nil {
