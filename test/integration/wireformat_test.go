@@ -63,7 +63,7 @@ func TestTypedClientsSpeakProtobuf(t *testing.T) {
 	for request, f := range seen.seen {
 		isPatch := strings.Contains(f.sent, "patch+json")
 		switch {
-		case strings.Contains(request, "/snapshot.storage.k8s.io/v1/"):
+		case strings.Contains(request, "snapshot.storage.k8s.io/v1/"):
 			if f.got != "application/json" || f.sent != "" && f.sent != "application/json" && !isPatch {
 				t.Errorf("%s: %+v; custom resources have no protobuf", request, f)
 			}
