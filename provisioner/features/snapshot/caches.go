@@ -34,11 +34,13 @@ const resyncPeriod = 15 * time.Minute
 type resources struct {
 	version schema.GroupVersion
 	names   []string
+	// without says what is not done without them.
+	without string
 }
 
 // ofSnapshots are the resources that the API server must serve.
 func ofSnapshots() resources {
-	return resources{snapshotv1.SchemeGroupVersion, []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}}
+	return resources{snapshotv1.SchemeGroupVersion, []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}, "Taking no snapshots until the snapshot CRDs are installed"}
 }
 
 // Caches are those of the cluster's snapshot objects, for one term. They show nothing
@@ -73,7 +75,7 @@ func (c *Controller) awaitResources(ctx context.Context, wanted resources) bool 
 	if err != nil {
 		why = err.Error()
 	}
-	c.Logger.Info("Taking no snapshots until their CRDs are installed", "resource", wanted.names[0], "why", why)
+	c.Logger.Info(wanted.without, "why", why)
 	ctx, cancel := context.WithCancel(ctx)
 	crd := objectwatch.Start(ctx, c.Definitions, objectwatch.Object{Resource: definitions, Name: wanted.names[0] + "." + wanted.version.Group})
 	defer func() { cancel(); <-crd.Stopped }()

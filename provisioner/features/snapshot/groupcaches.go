@@ -18,7 +18,7 @@ import (
 )
 
 func ofGroups() resources {
-	return resources{groupv1.SchemeGroupVersion, []string{"volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"}}
+	return resources{groupv1.SchemeGroupVersion, []string{"volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"}, "Serving no VolumeGroupSnapshots until their CRDs are installed"}
 }
 
 type groupListers struct {
