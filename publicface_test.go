@@ -187,7 +187,7 @@ var (
 // kinds are words that look like reasons.
 var kinds = []string{
 	"ConfigMap", "DaemonSet", "DeletionByTaintManager", "GetPluginInfo", "ImportFilter", "LabelSelector", "LabelSelectorRequirement", "MappingSecret", "PersistentVolume", "PersistentVolumeClaim", "PersistentVolumeClaims",
-	"PersistentVolumes", "ReplicaSet", "ReplicationController", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits", "TenantStatus",
+	"PersistentVolumes", "ReplicaSet", "ReplicationController", "VolumeAttachment", "VolumeAttachments", "PolicyTest", "SecretRef", "VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotContents", "VolumeSnapshots", "VolumeGroupSnapshot", "VolumeGroupSnapshotContent", "VolumeGroupSnapshotContents", "StorageClass", "VolumeAttributesClass", "StorageClasses", "TenantLimits", "TenantStatus",
 }
 
 // writtenNames collects string literals that look like keys and reasons from

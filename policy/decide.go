@@ -74,6 +74,8 @@ type Decision struct {
 	Import *ImportFilter `json:"import,omitempty"`
 	// Backup is how a granted VolumeSnapshot makes a backup; empty for a snapshot.
 	Backup Backup `json:"backup,omitempty"`
+	// Consistency is how the snapshots of a granted VolumeGroupSnapshot belong together.
+	Consistency Consistency `json:"consistency,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule and each of
 	// Backends, in this order, including those without limits.
 	Quotas []QuotaScope `json:"quotas,omitempty"`

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,6 +20,9 @@ type SnapshotRequest struct {
 	Tenant       string
 	// Parameters are the VolumeSnapshotClass's. For an existing backup, they have its type.
 	Parameters map[string]string
+	// Group means that the snapshot is one of a VolumeGroupSnapshot, and Parameters are its
+	// VolumeGroupSnapshotClass's.
+	Group bool
 	// Import is the Cinder snapshot that the VolumeSnapshot requests; nil for a new one.
 	// Then Tenant does not matter, and StorageClass is the one whose rule grants and
 	// counts it.
@@ -33,6 +37,8 @@ const (
 	BackendNotGranted Reason = "BackendNotGranted"
 	// BackupNotGranted: the rule grants no backups.
 	BackupNotGranted Reason = "BackupNotGranted"
+	// GroupNotGranted: the rule grants no VolumeGroupSnapshots.
+	GroupNotGranted Reason = "GroupNotGranted"
 )
 
 // The parameters of a VolumeSnapshotClass.
@@ -85,7 +91,11 @@ func (d *decider) runSnapshot(r SnapshotRequest) *Denial {
 		return denial
 	}
 	d.decision.Rule = class.path
-	if denial := d.decideBackup(r.Parameters, class); denial != nil {
+	decideKind := d.decideBackup
+	if r.Group {
+		decideKind = d.decideGroup
+	}
+	if denial := decideKind(r.Parameters, class); denial != nil {
 		return denial
 	}
 	i := d.policy.backendIndex(r.Backend)
@@ -137,6 +147,44 @@ func (d *decider) decideBackup(parameters map[string]string, class *Class) *Deni
 	d.decision.Backup = FullBackup
 	if parameters[ParameterIncremental] == "true" {
 		d.decision.Backup = IncrementalBackup
+	}
+	return nil
+}
+
+// ParameterConsistency is that of a VolumeGroupSnapshotClass.
+const ParameterConsistency = "consistency"
+
+// Consistency is how the snapshots of a VolumeGroupSnapshot belong together.
+type Consistency string
+
+const (
+	// ConsistentArray: the array takes all of them at one moment. It is the default.
+	ConsistentArray Consistency = "array"
+	// ConsistentFilesystem: nobody writes while they are taken.
+	ConsistentFilesystem Consistency = "filesystem"
+	// NotConsistent: each is taken for itself, at about the same time.
+	NotConsistent Consistency = "none"
+)
+
+// decideGroup does for a VolumeGroupSnapshotClass what decideBackup does.
+func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denial {
+	for _, key := range slices.Sorted(maps.Keys(parameters)) {
+		// Kubernetes' own suite writes the deletionPolicy of the class here, too.
+		if key != ParameterConsistency && key != "deletionPolicy" {
+			return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("parameter %q of the VolumeGroupSnapshotClass is not known; there is only %s", key, ParameterConsistency)}
+		}
+	}
+	switch wanted := Consistency(parameters[ParameterConsistency]); wanted {
+	case NotConsistent:
+		d.decision.Consistency = wanted
+	case "", ConsistentArray, ConsistentFilesystem:
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
+			"the VolumeGroupSnapshotClass has %s %s, which is not supported yet; with %s, each snapshot is taken for itself, at about the same time", ParameterConsistency, cmp.Or(wanted, ConsistentArray), NotConsistent)}
+	default:
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("the VolumeGroupSnapshotClass has %s %.60q; it must be %s", ParameterConsistency, wanted, NotConsistent)}
+	}
+	if !class.Groups {
+		return &Denial{Reason: GroupNotGranted, Path: class.path, Message: fmt.Sprintf("%s grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule", class.path)}
 	}
 	return nil
 }

@@ -93,6 +93,50 @@ func TestDecideSnapshot(t *testing.T) {
 	}
 }
 
+// TestGroupsAreGrantedByTheirRule: and nothing is taken in a way that the class does not mean.
+func TestGroupsAreGrantedByTheirRule(t *testing.T) {
+	p := mustParse(t, `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends: [{name: gold, auth: {cloud: gold}}]
+tenants:
+  - name: a
+    namespaces: [a]
+    quota: {snapshots: 2}
+    classes:
+      - {storageClasses: [fast], backends: [gold], groups: true}
+      - {storageClasses: [slow], backends: [gold]}
+`)
+	with := func(consistency string) map[string]string { return map[string]string{"consistency": consistency} }
+	for name, test := range map[string]struct {
+		class      string
+		parameters map[string]string
+		reason     Reason
+		message    string
+	}{
+		"granted":                   {"fast", with("none"), "", ""},
+		"as by Kubernetes' suite":   {"fast", map[string]string{"consistency": "none", "deletionPolicy": "Delete"}, "", ""},
+		"not granted":               {"slow", with("none"), GroupNotGranted, "tenants[0].classes[1] grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule"},
+		"consistent by default":     {"fast", nil, ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
+		"consistent by filesystems": {"fast", with("filesystem"), ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency filesystem, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
+		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be none`},
+		"backups":                   {"fast", map[string]string{"type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there is only consistency`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: test.class, Backend: "gold", Tenant: "a", Parameters: test.parameters, Group: true})
+			if test.reason == "" {
+				if d.Denial != nil || d.Consistency != NotConsistent || len(d.Quotas) != 2 {
+					t.Errorf("decision %+v", d)
+				}
+				return
+			}
+			if d.Denial == nil || d.Denial.Reason != test.reason || d.Denial.Message != test.message {
+				t.Errorf("denial %+v", d.Denial)
+			}
+		})
+	}
+}
+
 // TestBackupsAreGrantedByTheirRule: how a backup is made, and what it counts.
 func TestBackupsAreGrantedByTheirRule(t *testing.T) {
 	p := mustParse(t, `

@@ -290,7 +290,7 @@ var reasons = []string{
 	string(ParameterNotAllowed), string(ParameterInvalid), string(VolumeTooLarge), string(VolumeTooSmall),
 	string(ClaimLimitTooSmall), string(BackendsSuspended), string(UnsupportedTopology), string(NodeNotReached), string(QuotaExceeded),
 	string(NoPopulatedClaim), string(SourceNotAllowed), string(SourceOnOtherBackend), string(OtherTenant), string(BackendNotGranted),
-	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(BackupNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
+	string(UnsupportedMode), string(UnsupportedVolumeAttributesClass), string(VolumeAttributesClassNotFound), string(ImportNotGranted), string(BackupNotGranted), string(GroupNotGranted), string(ImportedSnapshotNotFound), string(ImportedVolumeNotFound),
 }
 
 func (f *TestFile) validate(d *document.Document) {

@@ -347,6 +347,8 @@ type Class struct {
 	Import *ImportFilter `json:"import,omitempty"`
 	// Backups lets VolumeSnapshots make backups of the rule's volumes.
 	Backups bool `json:"backups,omitempty"`
+	// Groups lets VolumeGroupSnapshots take snapshots of the rule's volumes.
+	Groups bool `json:"groups,omitempty"`
 	// Protect takes snapshots of the rule's volumes.
 	Protect []Schedule `json:"protect,omitempty"`
 

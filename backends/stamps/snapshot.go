@@ -19,6 +19,8 @@ const (
 	// KeyForBackup marks a snapshot that exists only until a backup is made from it. It has
 	// the stamp of the backup.
 	KeyForBackup = Prefix + "for-backup"
+	// KeyGroupUID is on the snapshots of a VolumeGroupSnapshot.
+	KeyGroupUID = Prefix + "group-uid"
 )
 
 // Snapshot identifies the cluster, VolumeSnapshot and VolumeSnapshotContent
@@ -33,6 +35,9 @@ type Snapshot struct {
 	Tenant      string
 	// StorageClass is that of the snapshot's volume.
 	StorageClass string
+	// Group is the UID of the VolumeGroupSnapshot that the snapshot belongs to. Its owner
+	// has no UID when it is taken; SnapshotUID is derived from Group and the volume.
+	Group string
 }
 
 // Metadata adds the stamp to the operator's metadata; the stamp wins.
@@ -50,6 +55,9 @@ func (s Snapshot) Metadata(own map[string]string) map[string]string {
 	metadata[KeySnapshotContent] = s.Content
 	metadata[KeyTenant] = s.Tenant
 	metadata[KeyStorageClass] = s.StorageClass
+	if s.Group != "" {
+		metadata[KeyGroupUID] = s.Group
+	}
 	return metadata
 }
 
@@ -64,6 +72,7 @@ func OfSnapshot(s cinder.Snapshot) Snapshot {
 		Content:      s.Metadata[KeySnapshotContent],
 		Tenant:       s.Metadata[KeyTenant],
 		StorageClass: s.Metadata[KeyStorageClass],
+		Group:        s.Metadata[KeyGroupUID],
 	}
 }
 

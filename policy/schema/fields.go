@@ -192,6 +192,7 @@ func tenantFields() map[string]field {
 		"Encrypt.entry":     {description: "Entry of the Secret that wraps the keys of new volumes: 64 hexadecimal digits. Existing volumes keep theirs until volume rewrap.", required: true, rules: object{"pattern": policy.SecretEntryPattern, "maxLength": policy.LongestKeyName - 1}},
 
 		"Class.backups": {description: "true: VolumeSnapshots of a VolumeSnapshotClass with the parameter type backup make Cinder backups of the rule's volumes. Not with encrypt. Default: false."},
+		"Class.groups":  {description: "true: VolumeGroupSnapshots may take snapshots of the rule's volumes together. Default: false."},
 
 		"Class.protect": {description: "Schedules of snapshots of the rule's volumes. The program needs the rights of the chart's value snapshotSchedules.enabled. Default: none.", rules: object{"minItems": 1, "maxItems": policy.MostSchedules}},
 

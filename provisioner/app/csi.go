@@ -168,6 +168,7 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 	silent := func(attachment string) { e.attacherIsSilent(attachment, handOver) }
 	return &csiTerm{socket: e.csiSocket, term: termCtx, engine: engine, silent: silent, patience: e.patience, server: controller.New(controller.Options{
 		Engine:  engine,
+		Groups:  attach.GroupsOf(engine),
 		Maker:   e.newMaker(t),
 		Version: e.options.Build.Version,
 		Work:    work,
@@ -213,9 +214,24 @@ func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]co
 		return nil, nil
 	}
 	found, err := s.of.List(ctx, cmp.Or(wanted.Snapshot.Backend, wanted.Volume.Backend), wanted.Snapshot.ID, wanted.Volume.ID, wanted.Again)
-	var all []controller.Snapshot
-	for _, s := range found {
-		all = append(all, csiSnapshotOf(s))
+	return csiSnapshotsOf(found, err)
+}
+
+func (s csiSnapshots) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+	return csiSnapshotsOf(s.of.TakeGroup(ctx, volumes, name, parameters))
+}
+
+func (s csiSnapshots) RemoveGroup(ctx context.Context, handle string) error {
+	return s.of.RemoveGroup(ctx, handle)
+}
+
+func (s csiSnapshots) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
+	return csiSnapshotsOf(s.of.GroupStatus(ctx, handle))
+}
+
+func csiSnapshotsOf(taken []snapshot.Taken, err error) (all []controller.Snapshot, _ error) {
+	for _, one := range taken {
+		all = append(all, csiSnapshotOf(one))
 	}
 	return all, err
 }
@@ -223,7 +239,7 @@ func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]co
 func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
 	return controller.Snapshot{
 		Handle: wire.Handle{Backend: s.Backend, ID: s.ID}, Volume: wire.Handle{Backend: s.Backend, ID: s.VolumeID},
-		Bytes: s.SizeGiB << 30, Created: s.CreatedAt, NotReady: s.Status != cinder.StatusAvailable,
+		Bytes: s.SizeGiB << 30, Created: s.CreatedAt, NotReady: s.Status != cinder.StatusAvailable, Group: s.Group,
 	}
 }
 
@@ -269,7 +285,7 @@ func (e *elector) newMaker(t *term) *createvolume.Maker {
 // lease is lost: then the fence keeps them from changing anything more. It returns when
 // no connection is open and no call is under way.
 func (c *csiTerm) Run(work context.Context) {
-	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Intercept: c.server.Intercept})
+	c.socket.Lead(socket.Services{Identity: c.server, Controller: c.server, Groups: c.server, Intercept: c.server.Intercept})
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watchAttacher(work) })
 	c.engine.Run(work)

@@ -232,10 +232,10 @@ func (t *term) waitingForTenants() []tenantstatus.Waiting {
 	all = append(all, waitingAs("PersistentVolumeClaim", t.importer.Parked().List())...)
 	all = append(all, waitingAs("PersistentVolumeClaim", t.expander.Parked().List())...)
 	all = append(all, waitingAs("PersistentVolumeClaim", t.schedules.Parked().List())...)
-	for _, one := range waitingAs("VolumeSnapshot", t.snapshots.Parked().List()) {
+	for _, one := range t.snapshots.Parked().List() {
 		// Contents are the administrators'.
-		if one.Namespace != "" {
-			all = append(all, one)
+		if one.Object.GetNamespace() != "" {
+			all = append(all, waitingAs(snapshot.KindOf(one.Object), []parking.Parked[metav1.Object]{one})...)
 		}
 	}
 	return all

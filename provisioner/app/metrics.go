@@ -5,13 +5,13 @@ import (
 	"sync"
 	"time"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
@@ -124,7 +124,7 @@ func newTermCollector(of *replica) *termCollector {
 			"Released PersistentVolumes whose deletion cannot continue now, by state and reason of their last event",
 			"state", "reason"),
 		snapshots: describe("pending_snapshots",
-			"VolumeSnapshots and VolumeSnapshotContents (kind) that cannot continue now, by state and reason of their last event",
+			"VolumeSnapshots, VolumeGroupSnapshots and their contents (kind) that cannot continue now, by state and reason of their last event",
 			"kind", "state", "reason"),
 		volumes: describe("persistentvolumes",
 			"PersistentVolumes of this provisioner and cluster, by backend, protocol, phase and reclaim policy",
@@ -178,11 +178,7 @@ func (c *termCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	pending := map[[3]string]int{}
 	term.snapshots.Parked().Each(func(object metav1.Object, state parking.Reason, reason string) {
-		kind := "VolumeSnapshot"
-		if _, isContent := object.(*snapshotv1.VolumeSnapshotContent); isContent {
-			kind = "VolumeSnapshotContent"
-		}
-		pending[[3]string{kind, string(state), reason}]++
+		pending[[3]string{snapshot.KindOf(object), string(state), reason}]++
 	})
 	for labels, count := range pending {
 		gauge(c.snapshots, float64(count), labels[:]...)

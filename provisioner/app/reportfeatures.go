@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -34,8 +35,8 @@ func pendingClaims(lot *parking.Lot[*corev1.PersistentVolumeClaim], selected pro
 	return pending
 }
 
-// reportSnapshots lists the VolumeSnapshots and VolumeSnapshotContents that cannot continue
-// now, and claims whose scheduled snapshots are late. Of the former it lists none for one
+// reportSnapshots lists the VolumeSnapshots, VolumeGroupSnapshots and their contents that
+// cannot continue now, and claims whose scheduled snapshots are late. Of the former it lists none for one
 // claim, since some do not name theirs.
 func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Waiting {
 	var pending []statusreport.Pending
@@ -44,6 +45,9 @@ func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Wait
 		entry.Namespace, entry.Name = one.Object.GetNamespace(), one.Object.GetName()
 		if content, ok := one.Object.(*snapshotv1.VolumeSnapshotContent); ok {
 			entry.Namespace, entry.Name, entry.Content = content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name, content.Name
+		}
+		if content, ok := one.Object.(*groupv1.VolumeGroupSnapshotContent); ok {
+			entry.Namespace, entry.Name, entry.Content = content.Spec.VolumeGroupSnapshotRef.Namespace, content.Spec.VolumeGroupSnapshotRef.Name, content.Name
 		}
 		if selected.Claim == "" && selected.Includes(entry.Namespace, "") {
 			pending = append(pending, entry)

@@ -129,13 +129,16 @@ type SnapshotOrigin struct {
 	Encrypted string
 	// Backup is how the backup is made; empty if it is a snapshot.
 	Backup policy.Backup
+	// Group is the UID of the VolumeGroupSnapshot that the snapshot belongs to; empty
+	// without one. Then Name and UID are derived from it; see MemberUID.
+	Group types.UID
 }
 
 // Stamp returns the stamp that the snapshot must carry.
 func (o SnapshotOrigin) Stamp() stamps.Snapshot {
 	return stamps.Snapshot{
 		Cluster: o.Cluster, Namespace: o.Namespace, Snapshot: o.Name, SnapshotUID: string(o.UID), Content: o.Content,
-		Tenant: o.Tenant, StorageClass: o.StorageClass,
+		Tenant: o.Tenant, StorageClass: o.StorageClass, Group: string(o.Group),
 	}
 }
 
@@ -259,25 +262,14 @@ func SnapshotHandlesOf(content *snapshotv1.VolumeSnapshotContent) []string {
 func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin, error) {
 	annotations := content.Annotations
 	reference := content.Spec.VolumeSnapshotRef
-	origin := SnapshotOrigin{
-		Content: content.Name, SnapshotID: SnapshotHandleOf(content),
-		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
-		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass],
-		Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, FilesystemUUIDs: recordedUUIDs(annotations),
-	}
-	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
-	origin.Encrypted = annotations[AnnotationEncrypted]
-	origin.Backup = policy.Backup(annotations[AnnotationBackup])
-	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
-		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
-	}
+	origin := recordedOrigin(annotations)
+	origin.Content, origin.SnapshotID = content.Name, SnapshotHandleOf(content)
+	origin.Namespace, origin.Name, origin.UID, origin.Group = reference.Namespace, reference.Name, SnapshotOwner(content), GroupOf(content)
 	damaged := func(format string, arguments ...any) error {
 		return &DamagedError{fmt.Sprintf("VolumeSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
-	for _, key := range []string{AnnotationVolume, AnnotationBackend, AnnotationEndpoint, AnnotationCluster} {
-		if annotations[key] == "" {
-			return origin, damaged("annotation %s is missing", key)
-		}
+	if key := missingOf(annotations); key != "" {
+		return origin, damaged("annotation %s is missing", key)
 	}
 	switch isBackup := backends.IsBackup(cmp.Or(ImportedHandleOf(content), origin.SnapshotID)); {
 	case origin.Backup != "" && !slices.Contains(policy.Backups(), origin.Backup):
@@ -292,6 +284,30 @@ func SnapshotOriginOf(content *snapshotv1.VolumeSnapshotContent) (SnapshotOrigin
 		return origin, damaged("its name does not fit spec.volumeSnapshotRef.uid %q", origin.UID)
 	}
 	return origin, nil
+}
+
+// recordedOrigin reads what Annotations wrote.
+func recordedOrigin(annotations map[string]string) SnapshotOrigin {
+	origin := SnapshotOrigin{
+		VolumeID: annotations[AnnotationVolume], Backend: annotations[AnnotationBackend], Tenant: annotations[AnnotationTenant],
+		Cluster: annotations[AnnotationCluster], StorageClass: annotations[AnnotationStorageClass], FilesystemUUIDs: recordedUUIDs(annotations),
+		Encrypted: annotations[AnnotationEncrypted], Backup: policy.Backup(annotations[AnnotationBackup]),
+	}
+	_, origin.NeverFormat = annotations[AnnotationNeverFormat]
+	if endpoint := annotations[AnnotationEndpoint]; endpoint != "" {
+		origin.Place = cinder.NewPlace(endpoint, annotations[AnnotationProject])
+	}
+	return origin
+}
+
+// missingOf returns the first annotation that every record needs and this one lacks.
+func missingOf(annotations map[string]string) string {
+	for _, key := range []string{AnnotationVolume, AnnotationBackend, AnnotationEndpoint, AnnotationCluster} {
+		if annotations[key] == "" {
+			return key
+		}
+	}
+	return ""
 }
 
 // NewSnapshotContent returns the content of a new snapshot.

@@ -46,7 +46,7 @@ func SnapshotSourceOf(claim *corev1.PersistentVolumeClaim, named *admission.Data
 		return nil, nil, fmt.Errorf("cannot read VolumeSnapshotContent %s of %s: %w", name, described, err)
 	case content.Spec.VolumeSnapshotRef.UID != snapshot.UID || content.Spec.VolumeSnapshotRef.Namespace != snapshot.Namespace:
 		return deny(policy.SourceNotOurs, "names VolumeSnapshotContent %s, which is another's", name)
-	case content.Spec.Driver != driver && !IsCSISnapshot(content) || !IsSnapshotRecorded(content) && ImportedHandleOf(content) == "":
+	case content.Spec.Driver != driver && !IsCSISnapshot(content) || !IsSnapshotRecorded(content) && ImportedHandleOf(content) == "" && GroupOf(content) == "":
 		return deny(policy.SourceNotOurs, "has VolumeSnapshotContent %s, which this program did not make", name)
 	case !IsSnapshotRecorded(content):
 		return deny(policy.SourceNotReady, "has VolumeSnapshotContent %s, whose snapshot this program has not taken up; the events on the VolumeSnapshot say why", name)

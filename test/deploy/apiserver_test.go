@@ -29,7 +29,7 @@ func TestAPIServerAcceptsTheOverlays(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, components := range [][]string{nil, {"noauth", "extra-ca", "network-policy", "web-config", "grafana-dashboards", "historic-volumes", "claim-policy", "tenant-status", "snapshot-schedules", "node-grow", "csi", "taint-lost-nodes", "csi-trust-parameters"}} {
+	for _, components := range [][]string{nil, {"noauth", "extra-ca", "network-policy", "web-config", "grafana-dashboards", "historic-volumes", "claim-policy", "tenant-status", "snapshot-schedules", "group-snapshots", "node-grow", "csi", "taint-lost-nodes", "csi-trust-parameters"}} {
 		rendered, err := Overlay(ctx, t.TempDir(), components...)
 		if err != nil {
 			t.Fatal(err)

@@ -193,29 +193,36 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 	}
 }
 
-// TestComponentOfSchedulesIsTheChart: the account may create and delete VolumeSnapshots, and
-// gets nothing else.
-func TestComponentOfSchedulesIsTheChart(t *testing.T) {
-	rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", "snapshotSchedules.enabled=true")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	compareFile(t, rendered, "snapshotschedules.yaml", "snapshot-schedules")
-	var found []string
-	for _, object := range overlay(t, "snapshot-schedules") {
-		if object.GetName() != Release+"-snapshot-schedules" {
-			continue
-		}
-		what := object.GetKind()
-		if what == "ClusterRole" {
-			rules, _, _ := unstructured.NestedSlice(object.Object, "rules")
-			what += fmt.Sprint(" ", rules)
-		}
-		found = append(found, what)
-	}
-	want := []string{"ClusterRole [map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[create delete]]]", "ClusterRoleBinding"}
-	if slices.Sort(found); !slices.Equal(found, want) {
-		t.Errorf("there are %q, want %q", found, want)
+// TestComponentsOfSnapshotsAreTheChart: with schedules, the account may create and delete
+// VolumeSnapshots; with groups, create them; and it gets nothing else.
+func TestComponentsOfSnapshotsAreTheChart(t *testing.T) {
+	for component, test := range map[string]struct{ value, file, verbs string }{
+		"snapshot-schedules": {"snapshotSchedules.enabled=true", "snapshotschedules.yaml", "create delete"},
+		"group-snapshots":    {"groupSnapshots.enabled=true", "groupsnapshots.yaml", "create"},
+	} {
+		t.Run(component, func(t *testing.T) {
+			rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", test.value)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareFile(t, rendered, test.file, component)
+			var found []string
+			for _, object := range overlay(t, component) {
+				if object.GetName() != Release+"-"+component {
+					continue
+				}
+				what := object.GetKind()
+				if what == "ClusterRole" {
+					rules, _, _ := unstructured.NestedSlice(object.Object, "rules")
+					what += fmt.Sprint(" ", rules)
+				}
+				found = append(found, what)
+			}
+			want := []string{"ClusterRole [map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[" + test.verbs + "]]]", "ClusterRoleBinding"}
+			if slices.Sort(found); !slices.Equal(found, want) {
+				t.Errorf("there are %q, want %q", found, want)
+			}
+		})
 	}
 }
 
@@ -393,6 +400,7 @@ func TestComponents(t *testing.T) {
 		"claim-policy":         {"--set", "claimPolicy.enabled=true"},
 		"tenant-status":        {"--set", "tenantStatus.enabled=true"},
 		"snapshot-schedules":   {"--set", "snapshotSchedules.enabled=true"},
+		"group-snapshots":      {"--set", "groupSnapshots.enabled=true"},
 		"node-grow":            {"--set", "nodeGrow.enabled=true"},
 		"csi taint-lost-nodes": {"--set", "csi.enabled=true", "--set", "taintLostNodes.enabled=true"},
 		"web-config csi":       {"--set", "webConfig.existingSecret=standalone-cinder-web", "--set", "csi.enabled=true"},
@@ -519,7 +527,7 @@ func TestChartOfAnUnusualCluster(t *testing.T) {
 // chart before these, have none.
 func TestChartWithValuesThatAreMissing(t *testing.T) {
 	values := append(slices.Clone(existing), "--set", "monitoring.prometheusRule.enabled=true", "--set", "monitoring.prometheusRule.runbookURL=https://example.org")
-	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "claimPolicy", "tenantStatus", "snapshotSchedules", "nodeGrow", "policy.directory",
+	for _, name := range []string{"podSecurityContext", "securityContext", "hostNetwork", "extraVolumes", "extraVolumeMounts", "storageClasses", "claimPolicy", "tenantStatus", "snapshotSchedules", "groupSnapshots", "nodeGrow", "policy.directory",
 		"policy.moreConfigMaps", "monitoring.prometheusRule.disabled", "monitoring.prometheusRule.rules"} {
 		values = append(values, "--set", name+"=null")
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ import (
 // topology: their volumes are in zones.
 var suiteNamespaces = []string{
 	"capacity", "disruptive", "ephemeral", "fsgroupchangepolicy", "multivolume", "populator", "provisioning", "read-write-once-pod", "selinux-mount",
-	"snapshotting", "snapshottable", "stress", "volume", "volume-expand", "volume-modify", "volumeio", "volumelimits", "volumemode",
+	"snapshotting", "snapshottable", "stress", "volume", "volume-expand", "volume-modify", "volumegroupsnapshotclass", "volumegroupsnapshottable", "volumeio", "volumelimits", "volumemode",
 }
 
 // cephSecret and fixedKeySecret are what the policy calls the key of Ceph's user, and that
@@ -47,7 +48,7 @@ func conformancePolicy(env rig.Env, mode string) string {
 	}
 	rule, secrets := fmt.Sprintf("mode: %s", mode), ""
 	if mode == "csi" {
-		rule += fmt.Sprintf(", volumeTypes: [%s, other]", env.Types.ISCSI)
+		rule += fmt.Sprintf(", groups: true, volumeTypes: [%s, other]", env.Types.ISCSI)
 		secrets = "csi: {cephSecret: " + cephSecret + ", encryption: {fixedKeySecret: " + fixedKeySecret + "}}"
 	}
 	return fmt.Sprintf(`
@@ -122,6 +123,11 @@ func runConformance(t *testing.T, mode string, drivers []string, focus, report s
 	must(t, err)
 	_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: mode}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = snapshots.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(ctx, &groupv1.VolumeGroupSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: mode}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		Parameters: map[string]string{"consistency": "none"}, // the rig's LVM has no consistent groups
 	}, metav1.CreateOptions{})
 	must(t, err)
 	for _, name := range drivers {

@@ -190,6 +190,11 @@ func (s *Suite) AllowSchedules(ctx context.Context, provisioner string) error {
 	return s.allow(ctx, provisioner, "snapshot-schedules", "snapshotschedules.yaml")
 }
 
+// AllowGroups does that for the component group-snapshots.
+func (s *Suite) AllowGroups(ctx context.Context, provisioner string) error {
+	return s.allow(ctx, provisioner, "group-snapshots", "groupsnapshots.yaml")
+}
+
 // AllowTaints does that for the component taint-lost-nodes. remove removes its admission
 // policies.
 func (s *Suite) AllowTaints(ctx context.Context, provisioner string) (remove func(context.Context) error, err error) {

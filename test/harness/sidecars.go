@@ -50,7 +50,7 @@ func (s *Suite) Resizer(ctx context.Context, provisioner string) func(socket str
 
 // Snapshotter does the same with the csi-snapshotter.
 func (s *Suite) Snapshotter(ctx context.Context, provisioner string) func(socket string) (*Sidecar, error) {
-	return s.sidecarOf(ctx, provisioner, externalSnapshotter, s.externalSnapshotter, "--worker-threads=20", "--timeout=90s", "--feature-gates=CSIVolumeGroupSnapshot=false")
+	return s.sidecarOf(ctx, provisioner, externalSnapshotter, s.externalSnapshotter, "--worker-threads=20", "--timeout=90s", "--feature-gates=CSIVolumeGroupSnapshot=true")
 }
 
 func (s *Suite) sidecarOf(ctx context.Context, provisioner string, of tool, program string, arguments ...string) func(socket string) (*Sidecar, error) {

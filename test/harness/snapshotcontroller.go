@@ -45,7 +45,7 @@ func (s *Suite) InstallSnapshots(ctx context.Context) error {
 	}
 	end, err := s.startTool(s.snapshotController, filepath.Join(s.dir, "snapshot-controller.log"),
 		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=",
-		"--feature-gates=CSIVolumeGroupSnapshot=false")
+		"--feature-gates=CSIVolumeGroupSnapshot=true")
 	if err != nil {
 		return err
 	}
@@ -64,13 +64,19 @@ func (s *Suite) InstallSnapshotCRDs(ctx context.Context) error {
 			return err
 		}
 	}
-	return Eventually(ctx, func() (string, error) {
-		served, err := s.Client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
-		if apierrors.IsNotFound(err) || err == nil && len(served.APIResources) < 5 {
-			return "the CRDs are not served yet", nil
+	for _, group := range []string{"snapshot", "groupsnapshot"} {
+		err := Eventually(ctx, func() (string, error) {
+			served, err := s.Client.Discovery().ServerResourcesForGroupVersion(group + ".storage.k8s.io/v1")
+			if apierrors.IsNotFound(err) || err == nil && len(served.APIResources) < 5 {
+				return "the CRDs are not served yet", nil
+			}
+			return "", err
+		})
+		if err != nil {
+			return err
 		}
-		return "", err
-	})
+	}
+	return nil
 }
 
 // RemoveSnapshots undoes InstallSnapshots, for a test of a cluster without the CRDs.
@@ -121,8 +127,8 @@ func (s *Suite) snapshotCRDs(ctx context.Context) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", snapshotClientModule, err)
 	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(output)), "config", "crd", "snapshot.storage.k8s.io_*.yaml"))
-	if err != nil || len(files) != 3 {
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(output)), "config", "crd", "*snapshot.storage.k8s.io_*.yaml"))
+	if err != nil || len(files) != 6 {
 		return nil, fmt.Errorf("the CRDs of %s are %v: %w", snapshotClientModule, files, err)
 	}
 	manifests := map[string][]byte{}

@@ -32,7 +32,7 @@ func TestManifestsAreAcceptedByTheAPIServer(t *testing.T) {
 	}
 	for _, path := range []string{
 		"base/namespace.yaml", "base/serviceaccount.yaml", "base/rbac.yaml", "base/deployment.yaml", "base/poddisruptionbudget.yaml", "base/admissionpolicy.yaml",
-		"components/network-policy/networkpolicy.yaml", "components/historic-volumes/rbac.yaml", "components/tenant-status/tenantstatus.yaml", "components/snapshot-schedules/snapshotschedules.yaml", "components/node-grow/nodegrow.yaml", "components/csi/csi.yaml", "components/taint-lost-nodes/taintlostnodes.yaml",
+		"components/network-policy/networkpolicy.yaml", "components/historic-volumes/rbac.yaml", "components/tenant-status/tenantstatus.yaml", "components/snapshot-schedules/snapshotschedules.yaml", "components/group-snapshots/groupsnapshots.yaml", "components/node-grow/nodegrow.yaml", "components/csi/csi.yaml", "components/taint-lost-nodes/taintlostnodes.yaml",
 		"examples/storageclasses.yaml", "examples/claims.yaml",
 	} {
 		if err := suite.ApplyFile(ctx, "deploy/"+path); err != nil {

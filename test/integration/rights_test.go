@@ -53,7 +53,7 @@ func compareRights() error {
 	for _, file := range []struct {
 		path  string
 		least int // as many rights are found at least
-	}{{"deploy/base/rbac.yaml", 20}, {"deploy/components/csi/csi.yaml", 10}, {"deploy/components/tenant-status/tenantstatus.yaml", 4}, {"deploy/components/snapshot-schedules/snapshotschedules.yaml", 2}, {"deploy/components/taint-lost-nodes/taintlostnodes.yaml", 4}} {
+	}{{"deploy/base/rbac.yaml", 20}, {"deploy/components/csi/csi.yaml", 10}, {"deploy/components/tenant-status/tenantstatus.yaml", 4}, {"deploy/components/snapshot-schedules/snapshotschedules.yaml", 2}, {"deploy/components/group-snapshots/groupsnapshots.yaml", 1}, {"deploy/components/taint-lost-nodes/taintlostnodes.yaml", 4}} {
 		granted, err := grantedRights(filepath.Join("..", "..", file.path))
 		if err != nil {
 			return err

@@ -296,7 +296,7 @@ func (s *site) listen(n *node, service string, p *faultproxy.Proxy) {
 
 var (
 	hexProject = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	anyUUID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
+	anyUUID    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}`)
 )
 
 // readsByName are reads of single objects that belong to claims.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,6 +54,10 @@ const (
 	stepMarkBackup      = "cinder PUT backups/ID"
 	stepDeleteBackup    = "cinder DELETE backups/ID"
 	stepNameImported    = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID/status"
+	stepWriteGroup      = "kubernetes POST apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents"
+	stepWriteMember     = "kubernetes POST apis/snapshot.storage.k8s.io/v1/namespaces/NAMESPACE/volumesnapshots"
+	stepNameGroup       = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID/status"
+	stepLetGoOfGroup    = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID"
 )
 
 // snapshotLife is how a snapshot begins and ends.
@@ -65,6 +70,8 @@ type snapshotLife struct {
 	csi bool
 	// backup means that it is a backup.
 	backup bool
+	// group means that it is two, of a VolumeGroupSnapshot.
+	group bool
 }
 
 // The phases of the lives.
@@ -79,6 +86,8 @@ const (
 	phaseDeletingKept   = "deleting what was taken up"
 	phaseTakingUpCSI    = "taking up in mode csi"
 	phaseDeletingCSI    = "deleting what was taken up in mode csi"
+	phaseGrouping       = "taking a group"
+	phaseDeletingGroup  = "deleting a group"
 )
 
 func snapshotLives() []snapshotLife {
@@ -88,6 +97,7 @@ func snapshotLives() []snapshotLife {
 		{begin: phaseImporting, end: phaseDeletingImport, exists: true},
 		{begin: phaseTakingUp, end: phaseDeletingKept, exists: true, kept: true},
 		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, exists: true, kept: true, csi: true},
+		{begin: phaseGrouping, end: phaseDeletingGroup, group: true},
 	}
 }
 
@@ -116,6 +126,8 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 		{phaseDeletingKept, []string{stepDeleteSnapshot, stepChangeImported}},
 		{phaseTakingUpCSI, []string{stepChangeImported, stepNameImported, stepMarkSnapshot}},
 		{phaseDeletingCSI, []string{stepDeleteSnapshot}},
+		{phaseGrouping, []string{stepWriteGroup, stepTakeSnapshot, stepMarkSnapshot, stepWriteContent, stepWriteMember, stepNameGroup}},
+		{phaseDeletingGroup, []string{stepDeleteSnapshot, stepLetGoOfGroup, stepLetGoOfSnapshot}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
 			t.Parallel()
@@ -180,6 +192,9 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 	if life.backup {
 		options.rule, options.quota, options.cinder.BackupDelay = "backups: true", "{snapshots: 0, backups: 1}", 300*time.Millisecond
 	}
+	if life.group {
+		options.rule, options.quota = "groups: true", "{volumes: 2, gigabytes: 2, snapshots: 2}"
+	}
 	if life.csi {
 		options.csi, options.workflow, options.sockets, options.rule = true, "attachment", dir, "mode: csi"
 	}
@@ -207,10 +222,17 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 	if err == nil {
 		err = s.replace(ctx)
 	}
-	if err == nil {
-		claim, claimErr := s.claim(ctx, "data")
-		if err = claimErr; err == nil {
-			err = s.served(ctx, claim)
+	claims := []string{"data"}
+	if life.group {
+		claims = append(claims, "log")
+		err = errors.Join(err, s.allowGroups(ctx))
+	}
+	for _, name := range claims {
+		if err == nil {
+			claim, claimErr := s.claim(ctx, name)
+			if err = claimErr; err == nil {
+				err = s.served(ctx, claim)
+			}
 		}
 	}
 	if err != nil {
@@ -219,11 +241,97 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 	return s, nil
 }
 
+// allowGroups gives the program the right, and makes a class, for groups.
+func (s *snapshotSite) allowGroups(ctx context.Context) error {
+	if err := suite.AllowGroups(ctx, s.provisioner); err != nil {
+		return err
+	}
+	_, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(ctx, &groupv1.VolumeGroupSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		Parameters: map[string]string{policy.ParameterConsistency: string(policy.NotConsistent)},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// takeGroup creates a VolumeGroupSnapshot of all claims, and returns its name and UID.
+func (s *snapshotSite) takeGroup(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+	group, err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Create(ctx, &groupv1.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("group-%d", s.taken)},
+		Spec:       groupv1.VolumeGroupSnapshotSpec{VolumeGroupSnapshotClassName: &s.name, Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{}}},
+	}, metav1.CreateOptions{})
+	return &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: group.Name, UID: group.UID}}, err
+}
+
+// groupReady waits until a VolumeGroupSnapshot and its two VolumeSnapshots are ready, and
+// Cinder has exactly what their contents name.
+func (s *snapshotSite) groupReady(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	return s.eventually(ctx, func() (string, error) {
+		group, err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		if group.Status == nil || group.Status.ReadyToUse == nil || !*group.Status.ReadyToUse {
+			return fmt.Sprintf("the VolumeGroupSnapshot is not ready: %+v", group.Status), nil
+		}
+		members, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		var named []string
+		for _, member := range members.Items {
+			if member.Status == nil || member.Status.ReadyToUse == nil || !*member.Status.ReadyToUse || member.Status.VolumeGroupSnapshotName == nil {
+				return fmt.Sprintf("the VolumeSnapshot %s is not ready: %+v", member.Name, member.Status), nil
+			}
+			content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, *member.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			origin, err := objects.SnapshotOriginOf(content)
+			if err != nil || origin.Group != of.UID {
+				return fmt.Sprintf("the content records %+v (%v)", origin, err), nil
+			}
+			named = append(named, origin.SnapshotID)
+		}
+		stored := s.stored()
+		if len(named) != 2 || len(stored) != 2 || slices.ContainsFunc(stored, func(one cindersim.Snapshot) bool { return one.Status != "available" || !slices.Contains(named, one.ID) }) {
+			return fmt.Sprintf("the contents name %q, and Cinder has %+v", named, stored), nil
+		}
+		return s.unlikeCounted(ctx, "tenant", 2, 2, 2)
+	})
+}
+
+// groupRemoved does for a VolumeGroupSnapshot what removed does.
+func (s *snapshotSite) groupRemoved(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	groups := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace)
+	if err := groups.Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return s.eventually(ctx, func() (string, error) {
+		_, err := groups.Get(ctx, of.Name, metav1.GetOptions{})
+		content, contentErr := s.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, objects.GroupContentName(of.UID), metav1.GetOptions{})
+		members, listErr := s.client.SnapshotV1().VolumeSnapshots(s.namespace).List(ctx, metav1.ListOptions{})
+		contents, contentsErr := s.client.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		if err := errors.Join(listErr, contentsErr); err != nil {
+			return "", err
+		}
+		left := slices.ContainsFunc(contents.Items, func(c snapshotv1.VolumeSnapshotContent) bool {
+			return c.Spec.VolumeSnapshotRef.Namespace == s.namespace
+		})
+		if stored := s.stored(); len(stored) > 0 || left || len(members.Items) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
+			return fmt.Sprintf("left are %+v at Cinder, VolumeGroupSnapshot: %v, content: %+v %v, %d VolumeSnapshots, their contents: %t", stored, err, content.ObjectMeta, contentErr, len(members.Items), left), nil
+		}
+		return "", nil
+	})
+}
+
 // take creates a VolumeSnapshot, for a snapshot that exists if these are imported.
 func (s *snapshotSite) take(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
 	s.taken++
 	if s.life.exists {
 		return s.bring(ctx)
+	}
+	if s.life.group {
+		return s.takeGroup(ctx)
 	}
 	claim, class := "data", s.name
 	return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Create(ctx, &snapshotv1.VolumeSnapshot{
@@ -290,6 +398,9 @@ func contentName(of *snapshotv1.VolumeSnapshot) string {
 // ready waits until the VolumeSnapshot is ready and Cinder has exactly the
 // snapshot that its content names.
 func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	if s.life.group {
+		return s.groupReady(ctx, of)
+	}
 	return s.eventually(ctx, func() (string, error) {
 		snapshot, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		if err != nil {
@@ -394,6 +505,9 @@ func (s *snapshotSite) askAbout(ctx context.Context, content *snapshotv1.VolumeS
 // removed deletes the VolumeSnapshot, unless that was done, and waits until nothing
 // is left.
 func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
+	if s.life.group {
+		return s.groupRemoved(ctx, of)
+	}
 	if err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -454,6 +568,9 @@ func (s *snapshotSite) pass(ctx context.Context, phase string, during func(ctx c
 		func(ctx context.Context) error { return s.ready(ctx, snapshot) })
 	if err == nil {
 		err = meanwhile(s.life.end, func() error {
+			if s.life.group {
+				return s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
+			}
 			return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
 		}, func(ctx context.Context) error { return s.removed(ctx, snapshot) })
 	}

@@ -62,6 +62,7 @@ type Volume struct {
 // Options configure a Server.
 type Options struct {
 	Engine Engine
+	Groups Grouper
 	Maker  Maker
 	// Version is the program's version.
 	Version string
@@ -77,6 +78,7 @@ type Options struct {
 type Server struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	Options
 
 	// term is part of the tokens of lists.

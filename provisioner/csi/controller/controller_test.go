@@ -83,8 +83,20 @@ func (e *engine) ListSnapshots(ctx context.Context, wanted Listing) ([]Snapshot,
 	return e.snapshots, e.work(ctx, fmt.Sprintf("list snapshots of %v", wanted))
 }
 
+func (e *engine) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]Snapshot, error) {
+	return e.snapshots, e.work(ctx, fmt.Sprintf("group %v as %s, parameters %v", volumes, name, parameters))
+}
+
+func (e *engine) RemoveGroup(ctx context.Context, handle string) error {
+	return e.work(ctx, "remove group "+handle)
+}
+
+func (e *engine) GroupStatus(ctx context.Context, handle string) ([]Snapshot, error) {
+	return e.snapshots, e.work(ctx, "look at group "+handle)
+}
+
 func newServer(e *engine) *Server {
-	return New(Options{Engine: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+	return New(Options{Engine: e, Groups: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
 }
 
 func mode(of csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
@@ -324,12 +336,16 @@ func TestOnlyWhatWorksIsAdvertised(t *testing.T) {
 		t.Errorf("identity %v (%v)", identity, err)
 	}
 	plugin, err := s.GetPluginCapabilities(t.Context(), nil)
-	if err != nil || len(plugin.GetCapabilities()) != 2 || plugin.GetCapabilities()[0].GetService().GetType() != csi.PluginCapability_Service_CONTROLLER_SERVICE ||
-		plugin.GetCapabilities()[1].GetVolumeExpansion().GetType() != csi.PluginCapability_VolumeExpansion_ONLINE {
+	if err != nil || len(plugin.GetCapabilities()) != 3 || plugin.GetCapabilities()[0].GetService().GetType() != csi.PluginCapability_Service_CONTROLLER_SERVICE ||
+		plugin.GetCapabilities()[1].GetService().GetType() != csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE || plugin.GetCapabilities()[2].GetVolumeExpansion().GetType() != csi.PluginCapability_VolumeExpansion_ONLINE {
 		t.Errorf("capabilities %v (%v)", plugin, err)
 	}
 	if probe, err := s.Probe(t.Context(), nil); err != nil || !probe.GetReady().GetValue() {
 		t.Errorf("probe %v (%v)", probe, err)
+	}
+	groups, err := s.GroupControllerGetCapabilities(t.Context(), nil)
+	if err != nil || len(groups.GetCapabilities()) != 1 || groups.GetCapabilities()[0].GetRpc().GetType() != csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT {
+		t.Errorf("capabilities for groups %v (%v)", groups, err)
 	}
 	controller, err := s.ControllerGetCapabilities(t.Context(), nil)
 	if err != nil {

@@ -30,6 +30,8 @@ type Snapshot struct {
 	Bytes          int64
 	Created        time.Time
 	NotReady       bool
+	// Group is the handle of the group that it was taken with; empty without one.
+	Group string
 }
 
 // Listing selects the snapshots to list: the one with a handle, those of a volume, or all
@@ -41,7 +43,7 @@ type Listing struct {
 }
 
 func (s Snapshot) message() *csi.Snapshot {
-	return &csi.Snapshot{SnapshotId: s.Handle.String(), SourceVolumeId: s.Volume.String(), SizeBytes: s.Bytes, CreationTime: timestamppb.New(s.Created), ReadyToUse: !s.NotReady}
+	return &csi.Snapshot{SnapshotId: s.Handle.String(), SourceVolumeId: s.Volume.String(), SizeBytes: s.Bytes, CreationTime: timestamppb.New(s.Created), ReadyToUse: !s.NotReady, GroupSnapshotId: s.Group}
 }
 
 // CreateSnapshot implements csi.ControllerServer.

@@ -16,6 +16,7 @@ import (
 type Services struct {
 	Identity   csi.IdentityServer
 	Controller csi.ControllerServer
+	Groups     csi.GroupControllerServer
 	// Intercept sees the leader's calls; it may be nil.
 	Intercept grpc.UnaryServerInterceptor
 }
@@ -90,7 +91,7 @@ func (n *server) stop() { n.grpc.Stop() }
 // connection, but they change while connections last. So every method finds its service
 // when it is called.
 func (n *server) register() {
-	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc} {
+	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc} {
 		service.Methods = slices.Clone(service.Methods)
 		for i, method := range service.Methods {
 			service.Methods[i].Handler = func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
@@ -100,8 +101,11 @@ func (n *server) register() {
 				}
 				defer n.end()
 				var of any = leading.Identity
-				if service.ServiceName == csi.Controller_ServiceDesc.ServiceName {
+				switch service.ServiceName {
+				case csi.Controller_ServiceDesc.ServiceName:
 					of = leading.Controller
+				case csi.GroupController_ServiceDesc.ServiceName:
+					of = leading.Groups
 				}
 				return method.Handler(of, context.WithValue(ctx, servicesKey{}, leading), decode, interceptor)
 			}

@@ -128,7 +128,7 @@ func TestConnectionsOutlastAnElection(t *testing.T) {
 	wantCode(t, err, codes.OK)
 	_, err = csi.NewControllerClient(connection).CreateVolume(t.Context(), &csi.CreateVolumeRequest{})
 	wantCode(t, err, codes.Unimplemented)
-	_, err = csi.NewGroupControllerClient(connection).GroupControllerGetCapabilities(t.Context(), &csi.GroupControllerGetCapabilitiesRequest{})
+	_, err = csi.NewNodeClient(connection).NodeGetCapabilities(t.Context(), &csi.NodeGetCapabilitiesRequest{})
 	wantCode(t, err, codes.Unimplemented)
 	if connection.GetState() != connectivity.Ready {
 		t.Errorf("the connection is %s", connection.GetState())

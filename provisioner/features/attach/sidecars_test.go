@@ -45,6 +45,18 @@ func (o *others) List(_ context.Context, wanted controller.Listing) ([]controlle
 	return nil, o.ask("list %v", wanted)
 }
 
+func (o *others) TakeGroup(_ context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+	return nil, o.ask("take %s of %d volumes, first %s, parameters %v", name, len(volumes), volumes[0].Name, parameters)
+}
+
+func (o *others) RemoveGroup(_ context.Context, handle string) error {
+	return o.ask("remove %s", handle)
+}
+
+func (o *others) GroupStatus(_ context.Context, handle string) ([]controller.Snapshot, error) {
+	return nil, o.ask("look at %s", handle)
+}
+
 // refused is an error of those packages whose kind and text the engine must pass on.
 type refused string
 
@@ -80,6 +92,17 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 			_, err := e.ListSnapshots(ctx, controller.Listing{Snapshot: wire.Handle{Backend: "gold", ID: "s1"}})
 			return err
 		}, "list {gold/s1 / false}", false},
+		"a group": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
+			_, err := GroupsOf(e).TakeGroup(ctx, []wire.Handle{volume}, "groupsnapshot-1", map[string]string{"a": "b"})
+			return err
+		}, "take groupsnapshot-1 of 1 volumes, first pvc-1, parameters map[a:b]", true},
+		"a group's deletion": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
+			return GroupsOf(e).RemoveGroup(ctx, "groupsnapshot-1")
+		}, "remove groupsnapshot-1", false},
+		"a group's status": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
+			_, err := GroupsOf(e).GroupStatus(ctx, "groupsnapshot-1")
+			return err
+		}, "look at groupsnapshot-1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := newWorld(t, testPV()), &others{}

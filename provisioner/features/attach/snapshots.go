@@ -16,6 +16,14 @@ type Snapshots interface {
 	Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error)
 	Remove(ctx context.Context, snapshot wire.Handle) error
 	List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error)
+	GroupSnapshots
+}
+
+// GroupSnapshots does that for groups of volumes.
+type GroupSnapshots interface {
+	TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error)
+	RemoveGroup(ctx context.Context, handle string) error
+	GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error)
 }
 
 // TakeSnapshot implements controller.Engine.
@@ -36,5 +44,36 @@ func (e *Engine) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) error
 // ListSnapshots implements controller.Engine.
 func (e *Engine) ListSnapshots(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
 	all, err := e.Snapshots.List(ctx, wanted)
+	return all, failure(err)
+}
+
+// Groups passes on the sidecar's requests for groups.
+type Groups struct{ engine *Engine }
+
+// GroupsOf returns the Groups of an Engine.
+func GroupsOf(e *Engine) Groups { return Groups{e} }
+
+// TakeGroup implements controller.Grouper.
+func (g Groups) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+	var of []*corev1.PersistentVolume
+	for _, volume := range volumes {
+		one, err := changeable(g.engine, volume)
+		if err != nil {
+			return nil, failure(err)
+		}
+		of = append(of, one.pv)
+	}
+	taken, err := g.engine.Snapshots.TakeGroup(ctx, of, name, parameters)
+	return taken, failure(err)
+}
+
+// RemoveGroup implements controller.Grouper.
+func (g Groups) RemoveGroup(ctx context.Context, handle string) error {
+	return failure(g.engine.Snapshots.RemoveGroup(ctx, handle))
+}
+
+// GroupStatus implements controller.Grouper.
+func (g Groups) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
+	all, err := g.engine.Snapshots.GroupStatus(ctx, handle)
 	return all, failure(err)
 }

@@ -30,14 +30,24 @@ import (
 // resyncPeriod is how often every object is checked again even if it has not changed.
 const resyncPeriod = 15 * time.Minute
 
-// resources are the resources that the API server must serve.
-var resources = []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}
+// resources are resources that are of use only together.
+type resources struct {
+	version schema.GroupVersion
+	names   []string
+}
+
+// ofSnapshots are the resources that the API server must serve.
+func ofSnapshots() resources {
+	return resources{snapshotv1.SchemeGroupVersion, []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}}
+}
 
 // Caches are those of the cluster's snapshot objects, for one term. They show nothing
 // until the API server serves the resources and a Controller fills them.
 type Caches struct {
 	mu  sync.Mutex
 	now *listers
+	// groups are nil as long as the API server does not serve VolumeGroupSnapshots.
+	groups *groupListers
 }
 
 type listers struct {
@@ -50,50 +60,51 @@ type listers struct {
 // definitions are the CRDs, of which one is watched.
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// awaitResources waits until the API server serves the snapshot resources, and returns
-// false if the context ends first. It watches the CRD of VolumeSnapshots, so that a
-// cluster without it costs no requests. The other resources are expected soon after
-// that one.
-func (c *Controller) awaitResources(ctx context.Context) bool {
-	missing, err := missingResources(c.Client)
+// awaitResources waits until the API server serves resources, and returns false if the
+// context ends first. It watches the CRD of the first, so that a cluster without it costs
+// no requests. The other resources are expected soon after that one. If they never come,
+// because the CRDs have only other versions, it looks ever more rarely.
+func (c *Controller) awaitResources(ctx context.Context, wanted resources) bool {
+	missing, err := wanted.missing(c.Client)
 	if err == nil && len(missing) == 0 {
 		return true
 	}
-	why := fmt.Sprintf("the API server does not serve %v of %s", missing, snapshotv1.SchemeGroupVersion)
+	why := fmt.Sprintf("the API server does not serve %v of %s", missing, wanted.version)
 	if err != nil {
 		why = err.Error()
 	}
-	c.Logger.Info("Taking no snapshots until the snapshot CRDs are installed", "why", why)
+	c.Logger.Info("Taking no snapshots until their CRDs are installed", "resource", wanted.names[0], "why", why)
 	ctx, cancel := context.WithCancel(ctx)
-	crd := objectwatch.Start(ctx, c.Definitions, objectwatch.Object{Resource: definitions, Name: resources[0] + "." + snapshotv1.GroupName})
+	crd := objectwatch.Start(ctx, c.Definitions, objectwatch.Object{Resource: definitions, Name: wanted.names[0] + "." + wanted.version.Group})
 	defer func() { cancel(); <-crd.Stopped }()
-	for {
+	for pause := c.LookAgain; ; pause = min(pause+c.LookAgain, max(resyncPeriod, c.LookAgain)) {
 		var later <-chan time.Time
 		if err != nil || crd.Exists() {
-			later = time.After(c.LookAgain)
+			later = time.After(pause)
 		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-crd.Changed:
+			pause = 0 // soon, there may be more
 		case <-later:
 		}
-		if missing, err = missingResources(c.Client); err == nil && len(missing) == 0 {
+		if missing, err = wanted.missing(c.Client); err == nil && len(missing) == 0 {
 			return true
 		}
 	}
 }
 
-func missingResources(client kubernetes.Interface) ([]string, error) {
-	served, err := client.Discovery().ServerResourcesForGroupVersion(snapshotv1.SchemeGroupVersion.String())
+func (r resources) missing(client kubernetes.Interface) ([]string, error) {
+	served, err := client.Discovery().ServerResourcesForGroupVersion(r.version.String())
 	if apierrors.IsNotFound(err) {
-		return resources, nil
+		return r.names, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	var missing []string
-	for _, name := range resources {
+	for _, name := range r.names {
 		if !slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name }) {
 			missing = append(missing, name)
 		}
@@ -149,7 +160,7 @@ func trimmed(object any) (any, error) {
 	snapshot.ObjectMeta = metav1.ObjectMeta{
 		Name: snapshot.Name, Namespace: snapshot.Namespace, UID: snapshot.UID, ResourceVersion: snapshot.ResourceVersion,
 		CreationTimestamp: snapshot.CreationTimestamp, DeletionTimestamp: snapshot.DeletionTimestamp,
-		Labels: scheduleOf(snapshot.Labels),
+		Labels: scheduleOf(snapshot.Labels), OwnerReferences: groupOf(snapshot.OwnerReferences),
 	}
 	for _, text := range []*string{snapshot.Spec.Source.PersistentVolumeClaimName, snapshot.Spec.Source.VolumeSnapshotContentName, snapshot.Spec.VolumeSnapshotClassName} {
 		if text != nil {
@@ -171,10 +182,29 @@ func scheduleOf(labels map[string]string) map[string]string {
 	return objects.ScheduleLabels(schedule, claim)
 }
 
+// groupOf keeps the reference to the VolumeGroupSnapshot that a VolumeSnapshot belongs to.
+func groupOf(references []metav1.OwnerReference) []metav1.OwnerReference {
+	owner := objects.OwnerGroup(references)
+	if owner == nil {
+		return nil
+	}
+	return []metav1.OwnerReference{{APIVersion: bound.Text(owner.APIVersion), Kind: owner.Kind, Name: bound.Text(owner.Name), UID: owner.UID}}
+}
+
 // awaitCaches waits until every object that existed was seen, and every content is
 // counted.
 func (c *Controller) awaitCaches(ctx context.Context) bool {
-	return cache.WaitForCacheSync(ctx.Done(), c.shown().synced...)
+	return cache.WaitForCacheSync(ctx.Done(), c.haveSynced()...)
+}
+
+// haveSynced returns what says that a cache has every object that existed.
+func (c *Caches) haveSynced() []cache.InformerSynced {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.groups == nil {
+		return c.now.synced
+	}
+	return slices.Concat(c.now.synced, c.groups.synced)
 }
 
 func (c *Caches) show(now *listers) {
@@ -282,6 +312,7 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 		c.enqueue(itemOf(content))
 		if reference := content.Spec.VolumeSnapshotRef; reference.Name != "" {
 			c.enqueue(item{snapshotItem, reference.Namespace, reference.Name})
+			c.Board.Publish(contentsTrigger(reference.Namespace))
 			// Claims may wait for what the content records about the filesystem.
 			c.Board.Publish(parking.SourceSnapshot(reference.Namespace, reference.Name))
 		}
@@ -300,12 +331,13 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 			c.Board.Publish(contentTrigger(content.Name))
 			c.mu.Lock()
 			ours := content.Annotations[objects.AnnotationCluster] == c.Cluster // all installations use the same driver name
-			isOpen := objects.IsCSISnapshot(content) && ours && !c.removed[content.UID] && objects.IsSnapshotRecorded(content) && objects.SnapshotHandleOf(content) == ""
+			isOpen := objects.IsSnapshotRecorded(content) && ours && !c.removed[content.UID] &&
+				(objects.IsCSISnapshot(content) && objects.SnapshotHandleOf(content) == "" || objects.GroupOf(content) != "")
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
 			// Either its snapshot is kept, or this term has removed it and it no longer
 			// counts.
-			c.Ledger.ContentGone(content.Spec.VolumeSnapshotRef.UID)
+			c.Ledger.ContentGone(objects.SnapshotOwner(content))
 			if isOpen {
 				// Enqueue the backend only after that, so that a listing that begins now
 				// frees its room.
@@ -319,10 +351,10 @@ func (c *Controller) contentEvents() cache.ResourceEventHandler {
 }
 
 // serves reports whether this program does for a content what a sidecar would do: for its
-// own, and for those of the CSI driver that somebody made for an existing snapshot. The
-// sidecar only deletes the latter.
+// own, and for those of the CSI driver that somebody made for an existing snapshot, or the
+// snapshot-controller for one of a group. The sidecar only deletes the latter.
 func (c *Controller) serves(content *snapshotv1.VolumeSnapshotContent) bool {
-	return content.Spec.Driver == c.Name || c.CSI && objects.IsCSISnapshot(content) && content.Spec.Source.SnapshotHandle != nil
+	return content.Spec.Driver == c.Name || c.CSI && objects.IsCSISnapshot(content) && (content.Spec.Source.SnapshotHandle != nil || objects.GroupOf(content) != "")
 }
 
 // noteGivenUp notes that a content no longer records an existing snapshot. It counts as
@@ -412,6 +444,11 @@ func claimTrigger(namespace, name string) parking.Trigger {
 
 func contentTrigger(name string) parking.Trigger {
 	return parking.Trigger{Kind: parking.Object, Name: string(contentItem) + " " + name}
+}
+
+// contentsTrigger fires when any content of a namespace's VolumeSnapshots changes.
+func contentsTrigger(namespace string) parking.Trigger {
+	return parking.Trigger{Kind: parking.Object, Name: string(contentItem) + "s of " + namespace}
 }
 
 func snapshotTrigger(namespace, name string) parking.Trigger {

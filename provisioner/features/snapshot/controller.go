@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,6 +144,7 @@ type Controller struct {
 	parked    *parking.Lot[metav1.Object]
 	counting  *counting
 	leftovers *leftovers
+	grouped   *groups
 
 	mu sync.Mutex
 	// removed is the set of contents whose snapshots this term has removed, until
@@ -163,8 +165,10 @@ type item struct {
 type itemKind string
 
 const (
-	snapshotItem itemKind = "VolumeSnapshot"
-	contentItem  itemKind = "VolumeSnapshotContent"
+	snapshotItem     itemKind = "VolumeSnapshot"
+	contentItem      itemKind = "VolumeSnapshotContent"
+	groupItem        itemKind = objects.GroupKind
+	groupContentItem itemKind = "VolumeGroupSnapshotContent"
 	// backendItem is a backend whose snapshots are to be listed again.
 	backendItem itemKind = "backend"
 )
@@ -180,6 +184,7 @@ type attempt = worker.Attempt[item]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
 	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
+	c.grouped = &groups{c}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },
@@ -194,7 +199,13 @@ func New(options Options) *Controller {
 // may be installed at any time.
 func (c *Controller) Run(ctx context.Context) {
 	defer c.loop.Queue.ShutDown()
-	if !c.awaitResources(ctx) {
+	if !c.awaitResources(ctx, ofSnapshots()) {
+		return
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	// Before the other caches are shown, what groups count must be known, too.
+	if !c.grouped.startGroups(ctx, &group) {
 		return
 	}
 	stopped, err := c.startCaches(ctx)
@@ -206,8 +217,6 @@ func (c *Controller) Run(ctx context.Context) {
 	if !c.awaitCaches(ctx) {
 		return
 	}
-	var group sync.WaitGroup
-	defer group.Wait()
 	group.Go(func() { c.counting.countBackends(ctx) })
 	c.loop.Run(ctx)
 }
@@ -217,6 +226,10 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	switch a.Key.kind {
 	case contentItem:
 		return c.syncContent(ctx, a)
+	case groupItem:
+		return c.grouped.syncGroup(ctx, a)
+	case groupContentItem:
+		return c.grouped.syncGroupContent(ctx, a)
 	case backendItem:
 		return c.leftovers.syncBackend(ctx, a)
 	}
@@ -253,11 +266,19 @@ func (c *Controller) enqueue(i item) { c.loop.Queue.Add(i) }
 
 // itemOf returns the item of an object.
 func itemOf(object metav1.Object) item {
-	if _, ok := object.(*snapshotv1.VolumeSnapshotContent); ok {
+	switch object.(type) {
+	case *snapshotv1.VolumeSnapshotContent:
 		return item{contentItem, "", object.GetName()}
+	case *groupv1.VolumeGroupSnapshotContent:
+		return item{groupContentItem, "", object.GetName()}
+	case *groupv1.VolumeGroupSnapshot:
+		return item{groupItem, object.GetNamespace(), object.GetName()}
 	}
 	return item{snapshotItem, object.GetNamespace(), object.GetName()}
 }
+
+// KindOf returns the kind of an object of a Controller's lot.
+func KindOf(object metav1.Object) string { return string(itemOf(object).kind) }
 
 // park keeps an object until one of the triggers fires, or the policy changes.
 func (c *Controller) park(a *attempt, object metav1.Object, reason parking.Reason, triggers ...parking.Trigger) {

@@ -488,7 +488,7 @@ func TestResourcesMustAllBeServed(t *testing.T) {
 			client.Resources = []*metav1.APIResourceList{list}
 		}
 		b.Client = client
-		missing, err := missingResources(b.Client)
+		missing, err := ofSnapshots().missing(b.Client)
 		b.must(err)
 		if len(missing) != 3-len(served) {
 			t.Errorf("served are %v, missing %v", served, missing)
@@ -515,7 +515,7 @@ func TestResourcesAreAwaitedWithoutRequests(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	found := make(chan bool)
-	go func() { found <- b.awaitResources(ctx) }()
+	go func() { found <- b.awaitResources(ctx, ofSnapshots()) }()
 	time.Sleep(100 * time.Millisecond)
 	if n := asked.Load(); n != 1 {
 		t.Errorf("the API server was asked %d times while there is no CRD, want once", n)
@@ -534,7 +534,7 @@ func TestResourcesAreAwaitedWithoutRequests(t *testing.T) {
 	default:
 	}
 	list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
-	for _, name := range resources {
+	for _, name := range ofSnapshots().names {
 		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
 	}
 	served.Store(&[]*metav1.APIResourceList{list})
@@ -547,7 +547,7 @@ func ledgerEntry() ledger.Snapshot { return ledger.Snapshot{Tenant: "a", Storage
 
 // TestRunEnds: Run ends with the context at any time, with or without the resources.
 func TestRunEnds(t *testing.T) {
-	for name, served := range map[string][]string{"absent": nil, "served": resources} {
+	for name, served := range map[string][]string{"absent": nil, "served": ofSnapshots().names} {
 		t.Run(name, func(t *testing.T) {
 			for range 50 {
 				b := newBench(t)
@@ -680,7 +680,7 @@ func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 	client.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if asked.Add(1) > 1 {
 			list := &metav1.APIResourceList{GroupVersion: snapshotv1.SchemeGroupVersion.String()}
-			for _, name := range resources {
+			for _, name := range ofSnapshots().names {
 				list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
 			}
 			client.Resources = []*metav1.APIResourceList{list}
@@ -694,7 +694,7 @@ func TestResourcesAreFoundWithoutTheRightToFollowTheirDefinition(t *testing.T) {
 	b.Client, b.Definitions = client, crds
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if !b.awaitResources(ctx) {
+	if !b.awaitResources(ctx, ofSnapshots()) {
 		t.Errorf("the resources were not found; the API server was asked %d times", asked.Load())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -258,7 +259,10 @@ func newBench(t *testing.T, existing ...runtime.Object) *bench {
 		Board:       parking.NewBoard(),
 		Workers:     4, LookAgain: time.Hour, Monitor: liveness.New(), Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
+	var mu sync.Mutex
 	b.Board.Subscribe(func(triggers []parking.Trigger) {
+		mu.Lock()
+		defer mu.Unlock()
 		for _, one := range triggers {
 			if one.Kind == parking.Snapshots {
 				b.gone = append(b.gone, one.Name)

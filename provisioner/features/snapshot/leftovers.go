@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,7 +109,26 @@ func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
 // lead, to the snapshot.
 func (c *leftovers) isNamed(stamp stamps.Snapshot, id string) bool {
 	content, err := c.shown().contents.Get(stamp.Content)
-	return err == nil && (objects.SnapshotHandleOf(content) == "" || objects.SnapshotHandleOf(content) == id)
+	if err == nil && (objects.SnapshotHandleOf(content) == "" || objects.SnapshotHandleOf(content) == id) {
+		return true
+	}
+	groups := c.groupsShown()
+	if stamp.Group == "" || groups == nil {
+		return false
+	}
+	group, err := groups.contents.Get(objects.GroupContentName(types.UID(stamp.Group)))
+	return err == nil && leadsTo(group, stamp, id)
+}
+
+// leadsTo reports whether the content of a group leads, or may still come to lead, to a
+// snapshot with a stamp of the group.
+func leadsTo(group *groupv1.VolumeGroupSnapshotContent, stamp stamps.Snapshot, id string) bool {
+	origin, err := objects.GroupOriginOf(group)
+	if err != nil {
+		return true
+	}
+	i := slices.IndexFunc(origin.Members, func(m objects.Member) bool { return string(m.UID) == stamp.SnapshotUID })
+	return i < 0 || origin.Members[i].SnapshotID == "" || origin.Members[i].SnapshotID == id
 }
 
 // namedHandles reads the IDs of all snapshots that any content names from the API
@@ -203,9 +224,23 @@ func (c *leftovers) mayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, i
 	case !apierrors.IsNotFound(err):
 		return "", fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is there: %w", stamp.Content, err)
 	}
+	if stamp.Group != "" {
+		return c.groupMayStillLeadTo(ctx, stamp, id)
+	}
 	live, err := c.liveSnapshot(ctx, stamp.Namespace, stamp.Snapshot, types.UID(stamp.SnapshotUID))
 	if err == nil && live != nil {
 		why = "VolumeSnapshot " + stamp.Namespace + "/" + stamp.Snapshot + " exists"
+	}
+	return why, err
+}
+
+// groupMayStillLeadTo looks for the content of the group that a snapshot belongs to. It is
+// made, or asked about, only as long as it exists.
+func (c *leftovers) groupMayStillLeadTo(ctx context.Context, stamp stamps.Snapshot, id string) (why string, err error) {
+	name := objects.GroupContentName(types.UID(stamp.Group))
+	group, err := c.grouped.groupContentAt(ctx, name)
+	if err == nil && group != nil && leadsTo(group, stamp, id) {
+		why = "VolumeGroupSnapshotContent " + name + " exists"
 	}
 	return why, err
 }

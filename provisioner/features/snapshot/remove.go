@@ -114,6 +114,8 @@ func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
 func (r *removing) run(ctx context.Context) error {
 	imported := r.content.Spec.Source.SnapshotHandle != nil
 	switch {
+	case objects.GroupOf(r.content) != "":
+		return r.followGroup(ctx)
 	case r.content.DeletionTimestamp == nil && imported:
 		return r.importSnapshot(ctx)
 	case r.content.DeletionTimestamp == nil:
@@ -390,7 +392,7 @@ func (c *Controller) noteRemoved(content *snapshotv1.VolumeSnapshotContent) {
 	c.mu.Lock()
 	c.removed[content.UID] = true
 	c.mu.Unlock()
-	c.release(content.Spec.VolumeSnapshotRef.UID, c.Ledger.ReleaseSnapshot)
+	c.release(objects.SnapshotOwner(content), c.Ledger.ReleaseSnapshot)
 }
 
 func (c *Controller) isRemoved(content *snapshotv1.VolumeSnapshotContent) bool {

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,14 @@ func described(object metav1.Object) runtime.Object {
 	case *snapshotv1.VolumeSnapshotContent:
 		copied := *typed
 		copied.SetGroupVersionKind(kind)
+		return &copied
+	case *groupv1.VolumeGroupSnapshot:
+		copied := *typed
+		copied.SetGroupVersionKind(groupv1.SchemeGroupVersion.WithKind(kind.Kind))
+		return &copied
+	case *groupv1.VolumeGroupSnapshotContent:
+		copied := *typed
+		copied.SetGroupVersionKind(groupv1.SchemeGroupVersion.WithKind(kind.Kind))
 		return &copied
 	}
 	return nil

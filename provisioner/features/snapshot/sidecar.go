@@ -43,6 +43,8 @@ type Sidecar struct{ *Controller }
 type Taken struct {
 	cinder.Snapshot
 	Backend string
+	// Group is the handle of the group that it was taken with; empty without one.
+	Group string
 }
 
 // Take takes the snapshot that a VolumeSnapshotContent of the CSI driver
@@ -80,7 +82,7 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 		return Taken{}, err
 	}
 	taken, err := t.takeForSidecar(ctx, backend, requests)
-	return Taken{taken, t.origin.Backend}, objects.WithSnapshotRemedy(err, t.origin)
+	return Taken{Snapshot: taken, Backend: t.origin.Backend}, objects.WithSnapshotRemedy(err, t.origin)
 }
 
 // asked checks a request against the content that it is about.
@@ -132,15 +134,19 @@ func (c Sidecar) asked(ctx context.Context, pv *corev1.PersistentVolume, name st
 		}
 		t.origin = recorded
 	}
+	return t, classWith(parameters), nil
+}
+
+// classWith returns a class with the parameters that are not the sidecar's own.
+func classWith(parameters map[string]string) *snapshotv1.VolumeSnapshotClass {
 	class := &snapshotv1.VolumeSnapshotClass{Parameters: maps.Clone(parameters)}
 	maps.DeleteFunc(class.Parameters, func(key, _ string) bool { return strings.HasPrefix(key, ownParameters) })
-	return t, class, nil
+	return class
 }
 
 // isReady returns an error until every content has been counted.
 func (c *Controller) isReady() error {
-	shown := c.shown()
-	if shown == nil || slices.ContainsFunc(shown.synced, func(synced cache.InformerSynced) bool { return !synced() }) {
+	if c.shown() == nil || slices.ContainsFunc(c.haveSynced(), func(synced cache.InformerSynced) bool { return !synced() }) {
 		return &refusal{string(cinder.KindUnavailable), "the VolumeSnapshotContents are not read yet, so it is not known what counts"}
 	}
 	return nil
@@ -174,8 +180,8 @@ func (t *taking) annotate(ctx context.Context) error {
 
 func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests *requestids.RequestIDs) (cinder.Snapshot, error) {
 	started := time.Now()
-	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, CSI: true, Incremental: t.origin.Backup == policy.IncrementalBackup}
-	spec.Source.Permit = t.stillWanted
+	spec := t.spec(t.stillWanted)
+	spec.CSI = true
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil && taken.VolumeID != t.origin.VolumeID {
 		return cinder.Snapshot{}, &refusal{"AlreadyExists", fmt.Sprintf("snapshot %s belongs to volume %s", taken.ID, taken.VolumeID)}
@@ -264,6 +270,8 @@ func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, 
 		// The content never got the snapshot, so it may go.
 		(&removing{Controller: c.Controller, content: content}).reportKept()
 		return nil
+	case found && stamp.Group != "" && c.isOurs(stamp):
+		return &refusal{string(backends.KindInUse), fmt.Sprintf("snapshot %s belongs to VolumeGroupSnapshot %s; it is deleted with that", id, stamp.Group)}
 	case found && (!stamps.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
 	}
@@ -273,7 +281,7 @@ func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, 
 	case recordedErr == nil:
 		// The backend compares the stamp with the snapshot's.
 		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
-	case found && stamp.SnapshotUID != string(content.Spec.VolumeSnapshotRef.UID):
+	case found && stamp.SnapshotUID != string(objects.SnapshotOwner(content)):
 		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of a VolumeSnapshot other than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
 	case !found && c.isRemoved(content):
 		return nil
@@ -443,7 +451,11 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		for _, s := range found {
 			stamp := stamps.OfSnapshot(s)
 			if stamps.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
-				all = append(all, Taken{s, of.backend})
+				one := Taken{Snapshot: s, Backend: of.backend}
+				if stamp.Group != "" && c.isOurs(stamp) {
+					one.Group = objects.GroupHandle(types.UID(stamp.Group))
+				}
+				all = append(all, one)
 			}
 		}
 	}

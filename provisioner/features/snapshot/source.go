@@ -45,17 +45,16 @@ type source struct {
 	origin objects.Origin
 }
 
-// find finds the volume of a snapshot. If it returns neither a source nor a reason, the
-// volume is not this program's.
-func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied, error) {
-	name := *snapshot.Spec.Source.PersistentVolumeClaimName
+// find finds the volume of the claim that a snapshot is to be taken of. If it returns
+// neither a source nor a reason, the volume is not this program's.
+func (c *Controller) find(namespace, name string) (*source, *denied, error) {
 	waiting := func(format string, arguments ...any) (*source, *denied, error) {
-		return nil, &denied{reason: "ClaimNotBound", message: fmt.Sprintf(format, arguments...), triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
+		return nil, &denied{reason: "ClaimNotBound", message: fmt.Sprintf(format, arguments...), triggers: []parking.Trigger{claimTrigger(namespace, name)}}, nil
 	}
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return nil, &denied{reason: string(policy.InvalidClaim), message: fmt.Sprintf("%.60q cannot be the name of a claim; replace the VolumeSnapshot", name)}, nil
 	}
-	claim, err := c.Claims.PersistentVolumeClaims(snapshot.Namespace).Get(name)
+	claim, err := c.Claims.PersistentVolumeClaims(namespace).Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return waiting("claim %s does not exist; create it, or delete the VolumeSnapshot", name)
@@ -84,11 +83,11 @@ func (c *Controller) find(snapshot *snapshotv1.VolumeSnapshot) (*source, *denied
 		return waiting("PersistentVolume %s is not bound to claim %s", pv.Name, name)
 	case origin.CSI:
 		return nil, &denied{reason: string(policy.UnsupportedMode), message: fmt.Sprintf(
-			"claim %s has a volume in mode csi, whose snapshots need a VolumeSnapshotClass of driver %s; delete the VolumeSnapshot, and make one of such a class", name, policy.CSIDriver), triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
+			"claim %s has a volume in mode csi, whose snapshots need a VolumeSnapshotClass of driver %s; delete the VolumeSnapshot, and make one of such a class", name, policy.CSIDriver), triggers: []parking.Trigger{claimTrigger(namespace, name)}}, nil
 	default:
 		return &source{pv, origin}, nil, nil
 	}
-	return nil, &denied{reason: "ForeignVolume", message: problem, triggers: []parking.Trigger{claimTrigger(snapshot.Namespace, name)}}, nil
+	return nil, &denied{reason: "ForeignVolume", message: problem, triggers: []parking.Trigger{claimTrigger(namespace, name)}}, nil
 }
 
 // classOf returns the class of a snapshot if its driver is this program. A snapshot

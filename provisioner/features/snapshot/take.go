@@ -42,6 +42,9 @@ func (c *Controller) syncSnapshot(ctx context.Context, a *attempt) error {
 		return err
 	}
 	c.parked.Take(snapshot.UID)
+	if objects.OwnerGroup(snapshot.OwnerReferences) != nil {
+		return nil // it is taken with its group
+	}
 	t := &taking{Controller: c, attempt: a, snapshot: snapshot}
 	if snapshot.Spec.Source.PersistentVolumeClaimName == nil {
 		return nil // syncContent answers for pre-provisioned contents
@@ -64,6 +67,14 @@ func (t *taking) end(err error) error {
 		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
 		return nil
 	}
+	if errors.As(err, new(*denied)) && t.content == nil {
+		t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
+	}
+	return settle(t.Controller, t.attempt, t.snapshot, t.origin.Backend, err)
+}
+
+// settle reports the result of an attempt to take what an object of a tenant wants.
+func settle(c *Controller, a *attempt, object metav1.Object, backend string, err error) error {
 	var why *denied
 	var changed *changedError
 	switch {
@@ -72,28 +83,28 @@ func (t *taking) end(err error) error {
 	case apierrors.IsConflict(err):
 		return err // somebody, such as the snapshot-controller, wrote meanwhile
 	case errors.As(err, &why):
-		if t.content == nil {
-			t.release(t.snapshot.UID, t.Ledger.ReleaseSnapshotReservation)
-		}
 		if why.silent {
-			t.parked.IsNews(t.snapshot.UID, why.reason, why.message, false)
+			c.parked.IsNews(object.GetUID(), why.reason, why.message, false)
 		} else {
-			t.report(why.reason, why.message, t.snapshot)
+			c.report(why.reason, why.message, object)
 		}
-		t.park(t.attempt, t.snapshot, parking.Denied, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: t.snapshot.Namespace})...)
+		c.park(a, object, parking.Denied, append(why.triggers, parking.Trigger{Kind: parking.Namespace, Name: object.GetNamespace()})...)
+		if why.again {
+			return err
+		}
 		return nil
 	}
 	if cinder.IsKind(err, backends.KindPending) {
-		await(t.Controller, t.attempt, err, t.snapshot)
+		await(c, a, err, object)
 		return err
 	}
-	if unhealthy := t.health(t.origin.Backend); unhealthy != nil {
-		t.report(reasonBackendUnavailable, unhealthy.Error(), t.snapshot)
-		t.park(t.attempt, t.snapshot, parking.Blocked, triggersAt(t.origin.Backend)...)
+	if unhealthy := c.health(backend); unhealthy != nil {
+		c.report(reasonBackendUnavailable, unhealthy.Error(), object)
+		c.park(a, object, parking.Blocked, triggersAt(backend)...)
 		return nil
 	}
-	t.report("SnapshotFailed", err.Error(), t.snapshot)
-	t.park(t.attempt, t.snapshot, parking.Failing, triggersAt(t.origin.Backend)...)
+	c.report("SnapshotFailed", err.Error(), object)
+	c.park(a, object, parking.Failing, triggersAt(backend)...)
 	return err
 }
 
@@ -147,7 +158,7 @@ func (t *taking) consider() (*snapshotv1.VolumeSnapshotClass, error) {
 	if err != nil || class == nil && why == nil {
 		return nil, err
 	}
-	of, missing, err := t.find(t.snapshot)
+	of, missing, err := t.find(t.snapshot.Namespace, *t.snapshot.Spec.Source.PersistentVolumeClaimName)
 	byDefault := t.snapshot.Spec.VolumeSnapshotClassName == nil
 	switch {
 	case err != nil:
@@ -201,7 +212,7 @@ func (t *taking) decide(class *snapshotv1.VolumeSnapshotClass, labels map[string
 	inForce := t.Policy()
 	return ledger.Decided{Revision: inForce.Revision(), Decision: inForce.DecideSnapshot(policy.SnapshotRequest{
 		Namespace: t.snapshot.Namespace, NamespaceLabels: labels, StorageClass: t.origin.StorageClass, Backend: t.origin.Backend,
-		Tenant: t.origin.Tenant, Parameters: class.Parameters,
+		Tenant: t.origin.Tenant, Parameters: class.Parameters, Group: t.origin.Group != "",
 	})}
 }
 
@@ -240,7 +251,7 @@ func (t *taking) resume() (err error) {
 	}
 	// Without the stamp of the claim's volume, no new snapshot is taken.
 	t.source = backends.Target{VolumeID: t.origin.VolumeID, Place: t.origin.Place}
-	if of, _, err := t.find(t.snapshot); err == nil && of != nil && of.origin.VolumeID == t.origin.VolumeID {
+	if of, _, err := t.find(t.snapshot.Namespace, *t.snapshot.Spec.Source.PersistentVolumeClaimName); err == nil && of != nil && of.origin.VolumeID == t.origin.VolumeID {
 		t.source = of.origin.Target()
 	}
 	return nil
@@ -253,7 +264,12 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 	if err != nil {
 		return fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", t.snapshot.Namespace, err)
 	}
-	decision := t.decide(class, namespace.Labels)
+	return t.reserve(ctx, class, namespace.Labels)
+}
+
+// reserve reserves room for a snapshot that the policy grants.
+func (t *taking) reserve(ctx context.Context, class *snapshotv1.VolumeSnapshotClass, labels map[string]string) error {
+	decision := t.decide(class, labels)
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
@@ -273,9 +289,7 @@ func (t *taking) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClas
 // take takes the snapshot, marks it, and names it in the content.
 func (t *taking) take(ctx context.Context, backend Snapshots, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, Incremental: t.origin.Backup == policy.IncrementalBackup}
-	spec.Source.Permit = t.stillWanted
-	taken, err := backend.TakeSnapshot(ctx, spec)
+	taken, err := backend.TakeSnapshot(ctx, t.spec(t.stillWanted))
 	if err == nil {
 		err = backend.MarkSnapshot(ctx, taken)
 	}
@@ -291,6 +305,13 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *requesti
 	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
 	return nil
+}
+
+// spec returns what is requested from the backend.
+func (t *taking) spec(permit backends.Permit) backends.SnapshotSpec {
+	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, Incremental: t.origin.Backup == policy.IncrementalBackup}
+	spec.Source.Permit = permit
+	return spec
 }
 
 // tookBackup brings back the deletion of a volume that waited for the snapshot from which a

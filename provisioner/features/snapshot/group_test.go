@@ -1,0 +1,698 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	grouplisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumegroupsnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// groupShelf fakes a backend whose requests may come at once. It has what was taken, by
+// the names of the snapshots.
+type groupShelf struct {
+	*fakeSnapshots
+	mu    sync.Mutex
+	taken map[string]cinder.Snapshot
+	// fail are the errors of requests, by their texts.
+	fail map[string]error
+}
+
+func (f *groupShelf) request(format string, arguments ...any) error {
+	text := fmt.Sprintf(format, arguments...)
+	f.calls = append(f.calls, text)
+	return f.fail[text]
+}
+
+func (f *groupShelf) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error) {
+	if err := spec.Source.Permit(ctx, cinder.Volume{}); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := strings.Replace(spec.Source.VolumeID, "volume", "snapshot", 1)
+	if err := f.request("take %s of %s", id, spec.Source.VolumeID); err != nil {
+		return cinder.Snapshot{}, err
+	}
+	s := cinder.Snapshot{ID: id, VolumeID: spec.Source.VolumeID, SizeGiB: 2, CreatedAt: time.Unix(1000, 0), Status: cinder.StatusAvailable, Metadata: spec.Stamp.Metadata(nil)}
+	f.taken[spec.Name] = s
+	return s, nil
+}
+
+func (f *groupShelf) MarkSnapshot(_ context.Context, s cinder.Snapshot) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.request("mark %s", s.ID)
+}
+
+func (f *groupShelf) AbandonSnapshots(_ context.Context, target backends.SnapshotTarget) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, s := range f.taken {
+		if target.Stamp.Owns(s) {
+			delete(f.taken, name)
+			return nil, f.request("abandon %s unrecorded=%t", s.ID, target.Unrecorded)
+		}
+	}
+	return nil, nil
+}
+
+func (f *groupShelf) RemoveSnapshot(ctx context.Context, target backends.SnapshotTarget) error {
+	if err := target.Permit(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.request("remove %s", target.SnapshotID)
+}
+
+func (f *groupShelf) FindSnapshot(_ context.Context, id string) (cinder.Snapshot, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.taken {
+		if s.ID == id {
+			return s, true, nil
+		}
+	}
+	return cinder.Snapshot{}, false, nil
+}
+
+// groupBench is a bench with two claims, data and log, and the VolumeGroupSnapshot db of
+// both.
+type groupBench struct {
+	*bench
+	shelf    *groupShelf
+	groups   cache.Indexer
+	contents cache.Indexer
+	volumes  []*corev1.PersistentVolume
+}
+
+const groupPolicy = `
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: gold, auth: {cloud: gold}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    quota: {snapshots: 2}
+    classes:
+      - {storageClasses: [fast], backends: [gold], groups: true}
+`
+
+func newGroupBench(t *testing.T, isCSI bool, existing ...runtime.Object) *groupBench {
+	t.Helper()
+	var volumes []*corev1.PersistentVolume
+	var claims []runtime.Object
+	for i, name := range []string{"data", "log"} {
+		pv := volume(func(pv *corev1.PersistentVolume) {
+			pv.Name, pv.UID, pv.Spec.ClaimRef.Name, pv.Spec.ClaimRef.UID = "pvc-"+name, "", name, ""
+			pv.Annotations[objects.AnnotationVolume] = fmt.Sprintf("volume-%d", i+1)
+			if isCSI {
+				pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: policy.CSIDriver, VolumeHandle: fmt.Sprintf("gold/volume-%d", i+1)}}
+			}
+		})
+		volumes = append(volumes, pv)
+		existing = append(existing, pv)
+		claims = append(claims, claim(func(c *corev1.PersistentVolumeClaim) {
+			c.Name, c.UID, c.Spec.VolumeName, c.Labels = name, "", pv.Name, map[string]string{"app": "db"}
+		}))
+	}
+	existing = append(existing, claims...)
+	b := &groupBench{bench: newBench(t, append(existing, namespace())...), volumes: volumes}
+	p, err := policy.Parse([]byte(groupPolicy), "policy.yaml", nil)
+	b.must(err)
+	b.policy = p
+	b.shelf = &groupShelf{fakeSnapshots: b.backend, taken: map[string]cinder.Snapshot{}, fail: map[string]error{}}
+	b.Backends = fakeBackends{"gold": b.shelf}
+	b.Controller.Client = fake.NewClientset(append(claims, namespace())...)
+	indexer := func() cache.Indexer {
+		return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}
+	classes := indexer()
+	b.groups, b.contents = indexer(), indexer()
+	b.Controller.groups = &groupListers{grouplisters.NewVolumeGroupSnapshotLister(b.groups), grouplisters.NewVolumeGroupSnapshotContentLister(b.contents), grouplisters.NewVolumeGroupSnapshotClassLister(classes), nil}
+	b.must(classes.Add(&groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "together"}, Driver: driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: map[string]string{"consistency": "none"}}))
+	b.seeGroups()
+	return b
+}
+
+// seeGroups makes the caches current.
+func (b *groupBench) seeGroups() {
+	b.Helper()
+	b.refresh()
+	groups, err := b.client.GroupsnapshotV1().VolumeGroupSnapshots("").List(b.Context(), metav1.ListOptions{})
+	b.must(err)
+	contents, err := b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().List(b.Context(), metav1.ListOptions{})
+	b.must(err)
+	var all []any
+	for i := range groups.Items {
+		all = append(all, &groups.Items[i])
+	}
+	b.must(b.groups.Replace(all, ""))
+	all = nil
+	for i := range contents.Items {
+		all = append(all, &contents.Items[i])
+	}
+	b.must(b.contents.Replace(all, ""))
+}
+
+func (b *groupBench) groupContent() *groupv1.VolumeGroupSnapshotContent {
+	b.Helper()
+	content, err := b.grouped.groupContentAt(b.Context(), "groupsnapcontent-g1")
+	b.must(err)
+	return content
+}
+
+func (b *groupBench) used() int64 { return b.Ledger.Usage(policy.TenantScope, "a").Snapshots }
+
+// wantRequests compares the requests regardless of their order.
+func (b *groupBench) wantRequests(want ...string) {
+	b.Helper()
+	slices.Sort(want)
+	if got := slices.Sorted(slices.Values(b.shelf.calls)); !slices.Equal(got, want) {
+		b.Errorf("requests %q, want %q", got, want)
+	}
+}
+
+func db(change func(*groupv1.VolumeGroupSnapshot)) *groupv1.VolumeGroupSnapshot {
+	class := "together"
+	g := &groupv1.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "db", UID: "g1"},
+		Spec: groupv1.VolumeGroupSnapshotSpec{VolumeGroupSnapshotClassName: &class, Source: groupv1.VolumeGroupSnapshotSource{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+		}},
+	}
+	if change != nil {
+		change(g)
+	}
+	return g
+}
+
+// ofCSI returns the content that the snapshot-controller makes for db in mode csi.
+func ofCSI(change func(*groupv1.VolumeGroupSnapshotContent)) *groupv1.VolumeGroupSnapshotContent {
+	c := &groupv1.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: "groupsnapcontent-g1", UID: "content-g1"},
+		Spec: groupv1.VolumeGroupSnapshotContentSpec{
+			Driver: policy.CSIDriver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+			VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: "team-a", Name: "db", UID: "g1"},
+			Source:                 groupv1.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"gold/volume-1", "gold/volume-2"}},
+		},
+	}
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+// begun gives a content the record that an attempt writes first.
+func begun(c *groupv1.VolumeGroupSnapshotContent) {
+	origin := objects.GroupOrigin{Content: c.Name, Namespace: "team-a", Name: "db", UID: "g1"}
+	for i, handle := range c.Spec.Source.VolumeHandles {
+		m := origin.NewMember(handle)
+		m.VolumeID, m.Backend, m.Place, m.Tenant, m.Cluster, m.StorageClass = fmt.Sprintf("volume-%d", i+1), "gold", here(), "a", "cluster-1", "fast"
+		origin.Members = append(origin.Members, m)
+	}
+	c.Annotations = origin.Annotations()
+}
+
+// named gives it the status that says what was taken.
+func named(c *groupv1.VolumeGroupSnapshotContent) {
+	begun(c)
+	handle, ready := objects.GroupHandle("g1"), true
+	c.Status = &groupv1.VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: &handle, ReadyToUse: &ready}
+	for i, volume := range c.Spec.Source.VolumeHandles {
+		snapshot := fmt.Sprintf("snapshot-%d", i+1)
+		if objects.IsCSIGroup(c) {
+			snapshot = "gold/" + snapshot
+		}
+		c.Status.VolumeSnapshotInfoList = append(c.Status.VolumeSnapshotInfoList, groupv1.VolumeSnapshotInfo{VolumeHandle: volume, SnapshotHandle: snapshot, ReadyToUse: &ready})
+	}
+}
+
+func beingDeleted(c *groupv1.VolumeGroupSnapshotContent) {
+	now := metav1.Now()
+	c.DeletionTimestamp, c.Finalizers = &now, []string{objects.GroupFinalizer}
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[objects.AnnotationGroupBeingDeleted] = "yes"
+}
+
+// memberContent returns the content that the snapshot-controller makes for one snapshot of
+// the group.
+func memberContent(volumeHandle, snapshotHandle string) *snapshotv1.VolumeSnapshotContent {
+	m := objects.GroupOrigin{Namespace: "team-a", Name: "db", UID: "g1"}.NewMember(volumeHandle)
+	c := m.NewMemberContent(ofCSI(nil), nil)
+	c.UID = m.UID
+	c.Spec.VolumeSnapshotRef.UID = "made-later"
+	c.Annotations = map[string]string{objects.AnnotationGroupHandle: "groupsnapshot-g1"}
+	c.Status = &snapshotv1.VolumeSnapshotContentStatus{SnapshotHandle: &snapshotHandle}
+	return c
+}
+
+// TestGroupForASidecar: all snapshots count and are recorded before the first request, or
+// none. If Cinder refuses one, the others go; if an answer is lost, they stay, and the next
+// attempt goes on.
+func TestGroupForASidecar(t *testing.T) {
+	takes := []string{"take snapshot-1 of volume-1", "take snapshot-2 of volume-2"}
+	all := append(slices.Clone(takes), "mark snapshot-1", "mark snapshot-2")
+	failed := func(kind cinder.Kind, unknown bool) *cinder.Error {
+		return &cinder.Error{Backend: "gold", Kind: kind, Message: "no", EffectUnknown: unknown}
+	}
+	for name, test := range map[string]struct {
+		content    func(*groupv1.VolumeGroupSnapshotContent)
+		name       string
+		parameters map[string]string
+		prepare    func(*groupBench)
+		kind       string
+		message    string
+		requests   []string
+		counts     int64
+	}{
+		"taken": {requests: all, counts: 2},
+		"begun before, and the policy has changed": {content: begun, parameters: map[string]string{"consistency": "x"}, requests: all, counts: 2},
+		"consistent by default":                    {parameters: map[string]string{}, kind: "Denied", message: "ParameterNotAllowed: the VolumeGroupSnapshotClass has consistency array, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
+		"no room for both": {prepare: func(b *groupBench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, kind: "NoRoom",
+			message: "QuotaExceeded: tenant a would use 3 of 2 snapshots (tenants[0].quota.snapshots)", counts: 1},
+		"a claim of another namespace": {prepare: func(b *groupBench) { b.volumes[1].Spec.ClaimRef.Namespace = "team-b" }, kind: "Denied",
+			message: "PersistentVolume pvc-log is not bound to a claim in namespace team-a, which has the VolumeGroupSnapshot"},
+		"another tenant's volume": {prepare: func(b *groupBench) { b.volumes[1].Annotations[objects.AnnotationTenant] = "b" }, kind: "Denied",
+			message: "OtherTenant: namespace team-a belongs to tenant a (tenants[0]), but the volume was made for tenant b"},
+		"other volumes": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			c.Spec.Source.VolumeHandles = []string{"gold/volume-1", "gold/volume-3"}
+		}, kind: "AlreadyExists", message: "according to VolumeGroupSnapshotContent groupsnapcontent-g1, group groupsnapshot-g1 does not have volume gold/volume-2"},
+		"one volume twice": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			c.Spec.Source.VolumeHandles = []string{"gold/volume-1", "gold/volume-1"}
+		}, prepare: func(b *groupBench) { b.volumes[1] = b.volumes[0] }, kind: "Damaged", message: "VolumeGroupSnapshotContent groupsnapcontent-g1 has volume gold/volume-1 more than once; delete it"},
+		"too many volumes": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			c.Spec.Source.VolumeHandles = slices.Repeat([]string{"gold/volume-1"}, 101)
+		}, kind: "Denied", message: "TooManyMembers: the VolumeGroupSnapshot selects 101 claims, and at most 100 can be in one group; select fewer"},
+		"a name that is none":   {name: "db", kind: "Damaged", message: `"db" is not the name that the csi-snapshotter gives the group of a VolumeGroupSnapshot, groupsnapshot- and its UID`},
+		"no content":            {name: "groupsnapshot-g2", kind: "Damaged", message: "VolumeGroupSnapshotContent groupsnapcontent-g2 of group groupsnapshot-g2 does not exist"},
+		"a content for another": {content: func(c *groupv1.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.UID = "g2" }, kind: "Damaged", message: "VolumeGroupSnapshotContent groupsnapcontent-g1 is not for a new group by the CSI driver; delete it"},
+		"a content that is being deleted": {content: beingDeleted, kind: "Damaged",
+			message: "the snapshots of VolumeGroupSnapshot team-a/db are not taken: its VolumeGroupSnapshotContent is being deleted"},
+		"one goes to error": {prepare: func(b *groupBench) { b.shelf.fail[takes[1]] = failed(backends.KindVolumeFailed, false) }, kind: "", message: "backend gold: no",
+			requests: append(slices.Clone(takes), "abandon snapshot-1 unrecorded=true"), counts: 2},
+		"one goes to error, and another cannot be removed": {prepare: func(b *groupBench) {
+			b.shelf.fail[takes[1]], b.shelf.fail["abandon snapshot-1 unrecorded=true"] = failed(backends.KindVolumeFailed, false), failed(backends.KindTimeout, false)
+		}, kind: "", message: "backend gold: no; the other snapshots of the group cannot be removed now: backend gold: no",
+			requests: append(slices.Clone(takes), "abandon snapshot-1 unrecorded=true"), counts: 2},
+		"an answer is lost": {prepare: func(b *groupBench) { b.shelf.fail[takes[0]] = failed(cinder.KindUnavailable, true) }, message: "backend gold: no", requests: takes, counts: 2},
+		"one cannot be marked": {prepare: func(b *groupBench) { b.shelf.fail["mark snapshot-2"] = failed(cinder.KindUnavailable, false) }, message: "backend gold: no",
+			requests: all, counts: 2},
+		"a silent backend": {prepare: func(b *groupBench) {
+			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
+		}, message: "backend gold: silent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, true, ofCSI(test.content))
+			b.counting.counted[shelf{"gold", false}] = true
+			if test.prepare != nil {
+				test.prepare(b)
+			}
+			b.grouped.countGroup(b.groupContent())
+			if test.parameters == nil {
+				test.parameters = map[string]string{"consistency": "none", "csi.storage.k8s.io/volumegroupsnapshot/name": "db"}
+			}
+			volumes := b.volumes
+			if n := len(b.groupContent().Spec.Source.VolumeHandles); n > 2 {
+				volumes = slices.Repeat(volumes[:1], n)
+			}
+			got, err := (Sidecar{b.Controller}).TakeGroup(t.Context(), volumes, cmp.Or(test.name, "groupsnapshot-g1"), test.parameters)
+			if fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
+				t.Errorf("got  %v\nwant %s", err, test.message)
+			}
+			if kind, _ := objects.FailureKind(err); test.kind != "" && kind != test.kind {
+				t.Errorf("the failure is %s, want %s", kind, test.kind)
+			}
+			b.wantRequests(test.requests...)
+			if b.used() != test.counts {
+				t.Errorf("%d snapshots count, want %d", b.used(), test.counts)
+			}
+			if recorded := objects.IsGroupRecorded(b.groupContent()); recorded != (len(test.requests) > 0) {
+				t.Errorf("the content is recorded: %t", recorded)
+			}
+			if err == nil && (len(got) != 2 || got[0].ID != "snapshot-1" || got[1].ID != "snapshot-2" || got[1].Backend != "gold" || got[0].Group != "groupsnapshot-g1") {
+				t.Errorf("taken %+v", got)
+			}
+		})
+	}
+}
+
+// TestGroupsOfASidecarAreRemoved: all, or none if somebody keeps one of them by another
+// content; but one whose own content says Retain stays alone.
+func TestGroupsOfASidecarAreRemoved(t *testing.T) {
+	removes := []string{"remove snapshot-1", "remove snapshot-2"}
+	deletedGroup := func(c *groupv1.VolumeGroupSnapshotContent) { named(c); beingDeleted(c) }
+	for name, test := range map[string]struct {
+		content  func(*groupv1.VolumeGroupSnapshotContent)
+		handle   string
+		members  []runtime.Object
+		prepare  func(*groupBench)
+		message  string
+		requests []string
+		counts   int64
+	}{
+		"removed":      {content: deletedGroup, members: []runtime.Object{memberContent("gold/volume-1", "gold/snapshot-1")}, requests: removes},
+		"still wanted": {content: named, message: "VolumeGroupSnapshotContent groupsnapcontent-g1 does not ask for the deletion of its snapshots: it is not being deleted", counts: 2},
+		"to be retained": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			deletedGroup(c)
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+		}, message: "VolumeGroupSnapshotContent groupsnapcontent-g1 does not ask for the deletion of its snapshots: its deletionPolicy is Retain", counts: 2},
+		"another content names one": {content: deletedGroup, members: []runtime.Object{&snapshotv1.VolumeSnapshotContent{
+			ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: snapshotv1.VolumeSnapshotContentSpec{Driver: policy.CSIDriver, Source: snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("gold/snapshot-2")}},
+		}}, message: "VolumeSnapshotContents by-hand and snapcontent-" + string(objects.MemberUID("g1", "gold/volume-2")) + " both name snapshot snapshot-2; it is kept as long as one of them does", counts: 2},
+		"one is retained": {content: deletedGroup, members: []runtime.Object{func() *snapshotv1.VolumeSnapshotContent {
+			c := memberContent("gold/volume-2", "gold/snapshot-2")
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+			return c
+		}()}, requests: removes[:1], counts: 1},
+		"one is in use": {content: deletedGroup, prepare: func(b *groupBench) {
+			b.shelf.fail[removes[1]] = &cinder.Error{Backend: "gold", Kind: backends.KindInUse, Message: "volumes depend on it"}
+		}, message: "backend gold: volumes depend on it", requests: removes, counts: 1},
+		"without a record": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			deletedGroup(c)
+			delete(c.Annotations, objects.AnnotationMembers)
+		}, message: "VolumeGroupSnapshotContent groupsnapcontent-g1: annotation standalone-cinder.openstack.org/members is missing, or the content is not for a new group; nothing is deleted until it is fixed"},
+		"another group's record": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			deletedGroup(c)
+			c.Annotations[objects.AnnotationMembers] = strings.ReplaceAll(c.Annotations[objects.AnnotationMembers], string(objects.MemberUID("g1", "gold/volume-1")), "other")
+		}, message: "VolumeGroupSnapshotContent groupsnapcontent-g1: annotation standalone-cinder.openstack.org/members was not written for this group; nothing is deleted until it is fixed"},
+		"another cluster's": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			deletedGroup(c)
+			c.Annotations[objects.AnnotationMembers] = strings.ReplaceAll(c.Annotations[objects.AnnotationMembers], "cluster-1", "cluster-2")
+		}, message: `VolumeGroupSnapshotContent groupsnapcontent-g1 is of cluster "cluster-2", but this is "cluster-1": the snapshots belong to the other cluster`},
+		"made by hand for existing snapshots": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			c.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &groupv1.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "groupsnapshot-g1", VolumeSnapshotHandles: []string{"gold/snapshot-1"}}}
+			beingDeleted(c)
+		}},
+		"a handle that no content has": {content: deletedGroup, handle: "groupsnapshot-g2", message: `no VolumeGroupSnapshotContent asks for the deletion of group "groupsnapshot-g2"`, counts: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, true, append(test.members, ofCSI(test.content))...)
+			b.grouped.countGroup(b.groupContent())
+			if test.prepare != nil {
+				test.prepare(b)
+			}
+			err := (Sidecar{b.Controller}).RemoveGroup(t.Context(), cmp.Or(test.handle, "groupsnapshot-g1"))
+			if fmt.Sprint(err) != cmp.Or(test.message, "<nil>") {
+				t.Errorf("got  %v\nwant %s", err, test.message)
+			}
+			b.wantRequests(test.requests...)
+			if b.used() != test.counts {
+				t.Errorf("%d snapshots count, want %d", b.used(), test.counts)
+			}
+			if err == nil {
+				// The objects, which are still there, no longer count, and a repetition does nothing.
+				b.grouped.countGroup(b.groupContent())
+				b.must((Sidecar{b.Controller}).RemoveGroup(t.Context(), cmp.Or(test.handle, "groupsnapshot-g1")))
+				b.wantRequests(test.requests...)
+				if b.used() != test.counts {
+					t.Errorf("then %d snapshots count, want %d", b.used(), test.counts)
+				}
+			}
+		})
+	}
+}
+
+// TestSnapshotsOfAGroupGetItsRecord: from then on, they are like any others, except that
+// none is deleted alone.
+func TestSnapshotsOfAGroupGetItsRecord(t *testing.T) {
+	b := newGroupBench(t, true, ofCSI(named), memberContent("gold/volume-2", "gold/snapshot-2"))
+	b.Controller.CSI = true
+	sync := func() {
+		t.Helper()
+		b.seeGroups()
+		b.must(b.syncContent(t.Context(), b.loop.Attempt(item{contentItem, "", memberContent("gold/volume-2", "").Name})))
+	}
+	sync()
+	content, err := b.client.SnapshotV1().VolumeSnapshotContents().Get(t.Context(), memberContent("gold/volume-2", "").Name, metav1.GetOptions{})
+	b.must(err)
+	origin, err := objects.SnapshotOriginOf(content)
+	if err != nil || origin.VolumeID != "volume-2" || origin.SnapshotID != "snapshot-2" || origin.UID != objects.MemberUID("g1", "gold/volume-2") || origin.Group != "g1" || origin.Tenant != "a" {
+		t.Errorf("the content records %+v (%v)", origin, err)
+	}
+	sync() // nothing is left to do
+	stamp := b.stampOf(origin)
+	b.shelf.taken["x"] = cinder.Snapshot{ID: "snapshot-2", VolumeID: "volume-2", Status: cinder.StatusAvailable, Metadata: stamp.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI, stamps.KeyRecorded: "true"})}
+	now := metav1.Now()
+	content.DeletionTimestamp = &now
+	_, err = b.client.SnapshotV1().VolumeSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
+	b.must(err)
+	b.seeGroups()
+	if err := (Sidecar{b.Controller}).Remove(t.Context(), "gold", "snapshot-2"); fmt.Sprint(err) != "snapshot snapshot-2 belongs to VolumeGroupSnapshot g1; it is deleted with that" {
+		t.Errorf("its deletion ended with %v", err)
+	}
+	b.wantRequests()
+}
+
+// TestSnapshotsOfAGroupThatNothingLeadsToAreRemoved: as long as the group's content exists,
+// it may still name them.
+func TestSnapshotsOfAGroupThatNothingLeadsToAreRemoved(t *testing.T) {
+	for name, test := range map[string]struct {
+		content *groupv1.VolumeGroupSnapshotContent
+		// late means that the cache does not show the content yet.
+		late, recorded bool
+		removed        bool
+	}{
+		"the content may come to name it":                  {content: ofCSI(begun)},
+		"the content may come to name it, says the server": {content: ofCSI(begun), late: true},
+		"the content names it":                             {content: ofCSI(named)},
+		"the content names another": {content: ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+			named(c)
+			c.Status.VolumeSnapshotInfoList[0].SnapshotHandle = "gold/snapshot-9"
+		}), removed: true},
+		"there is no content": {removed: true},
+		"it was ready once":   {recorded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var existing []runtime.Object
+			if test.content != nil {
+				existing = append(existing, test.content)
+			}
+			b := newGroupBench(t, true, existing...)
+			if test.late {
+				b.must(b.contents.Replace(nil, ""))
+			}
+			m := objects.GroupOrigin{Namespace: "team-a", Name: "db", UID: "g1"}.NewMember("gold/volume-1")
+			m.Tenant, m.Cluster, m.StorageClass = "a", "cluster-1", "fast"
+			left := cinder.Snapshot{ID: "snapshot-1", VolumeID: "volume-1", Metadata: b.stampOf(m.SnapshotOrigin).Metadata(nil)}
+			if test.recorded {
+				left.Metadata[stamps.KeyRecorded] = "true"
+			}
+			b.backend.listed = []cinder.Snapshot{left}
+			b.must(b.leftovers.sweepAll(t.Context(), "gold"))
+			if test.removed {
+				b.wantRequests("remove snapshot-1")
+			} else {
+				b.wantRequests()
+			}
+		})
+	}
+}
+
+// TestGroupOfNativeVolumes: what the snapshot-controller does not make, the program makes,
+// before it says that the group is ready.
+func TestGroupOfNativeVolumes(t *testing.T) {
+	for name, test := range map[string]struct {
+		group   func(*groupv1.VolumeGroupSnapshot)
+		prepare func(*groupBench)
+		event   string
+		taken   bool
+	}{
+		"taken":              {taken: true},
+		"a class of another": {group: func(g *groupv1.VolumeGroupSnapshot) { g.Spec.VolumeGroupSnapshotClassName = new("other") }},
+		"no class":           {group: func(g *groupv1.VolumeGroupSnapshot) { g.Spec.VolumeGroupSnapshotClassName = nil }},
+		"no claims": {group: func(g *groupv1.VolumeGroupSnapshot) {
+			g.Spec.Source.Selector.MatchLabels = map[string]string{"app": "web"}
+		}, event: "Warning ClaimNotBound spec.source.selector selects no claim"},
+		"a volume of another program": {prepare: func(b *groupBench) { b.volumes[1].Annotations[objects.AnnotationProvisionedBy] = "other" },
+			event: "Warning ForeignVolume the volume of claim log was not made by test"},
+		"no room for both": {prepare: func(b *groupBench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, event: "Warning QuotaExceeded tenant a would use 3 of 2 snapshots"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, false, db(test.group))
+			b.counting.counted[shelf{"gold", false}] = true
+			if test.prepare != nil {
+				test.prepare(b)
+			}
+			before := b.used()
+			sync := func() error {
+				b.seeGroups()
+				return b.grouped.syncGroup(t.Context(), b.loop.Attempt(item{groupItem, "team-a", "db"}))
+			}
+			if err := sync(); err != nil && test.taken {
+				t.Fatal(err)
+			}
+			if test.event == "" {
+				b.wantEvents()
+			} else {
+				b.wantEvents(test.event)
+			}
+			if !test.taken {
+				b.wantRequests()
+				if b.used() != before || b.groupContent() != nil {
+					t.Errorf("%d snapshots count; the content is %+v", b.used(), b.groupContent())
+				}
+				return
+			}
+			want := []string{"take snapshot-1 of volume-1", "take snapshot-2 of volume-2", "mark snapshot-1", "mark snapshot-2"}
+			b.wantRequests(want...)
+			content := b.groupContent()
+			origin, err := objects.GroupOriginOf(content)
+			if err != nil || objects.GroupHandleOf(content) != "groupsnapshot-g1" || len(origin.Members) != 2 || origin.Members[1].SnapshotID != "snapshot-2" || content.Status.CreationTime.Unix() != 1000 || b.used() != 2 {
+				t.Errorf("the content records %+v (%v), %+v; %d count", origin, err, content.Status, b.used())
+			}
+			for _, m := range origin.Members {
+				member, err := b.client.SnapshotV1().VolumeSnapshotContents().Get(t.Context(), m.Content, metav1.GetOptions{})
+				b.must(err)
+				if !objects.IsSnapshotRecorded(member) || objects.GroupOf(member) != "g1" || !slices.Contains(member.Finalizers, objects.SnapshotFinalizer) {
+					t.Errorf("the member's content is %+v", member)
+				}
+				s, err := b.client.SnapshotV1().VolumeSnapshots("team-a").Get(t.Context(), m.Name, metav1.GetOptions{})
+				b.must(err)
+				if claim := *s.Spec.Source.PersistentVolumeClaimName; "pvc-"+claim != b.volumes[slices.IndexFunc(b.volumes, func(pv *corev1.PersistentVolume) bool { return pv.Annotations[objects.AnnotationVolume] == m.VolumeID })].Name {
+					t.Errorf("the VolumeSnapshot of %s is of claim %s", m.VolumeID, claim)
+				}
+				// It is not taken once more.
+				b.must(b.syncSnapshot(t.Context(), b.loop.Attempt(item{snapshotItem, "team-a", m.Name})))
+			}
+			b.must(sync())
+			b.wantRequests(want...)
+		})
+	}
+}
+
+// TestContentOfANativeGroup: what a sidecar would do when it is deleted.
+func TestContentOfANativeGroup(t *testing.T) {
+	native := func(change ...func(*groupv1.VolumeGroupSnapshotContent)) *groupv1.VolumeGroupSnapshotContent {
+		return ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+			c.Spec.Driver, c.Spec.Source.VolumeHandles = driver, []string{"volume-1", "volume-2"}
+			for _, one := range change {
+				one(c)
+			}
+		})
+	}
+	retained := func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+	}
+	byHand := func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &groupv1.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "by-hand", VolumeSnapshotHandles: []string{"snapshot-1"}}}
+	}
+	for name, test := range map[string]struct {
+		content  *groupv1.VolumeGroupSnapshotContent
+		existing []runtime.Object
+		requests []string
+		event    string
+		// released means that the finalizer is gone; deleted, that the program has asked for
+		// the deletion.
+		released, deleted bool
+		handle            string
+	}{
+		"deleted":                          {content: native(named, beingDeleted), requests: []string{"remove snapshot-1", "remove snapshot-2"}, released: true},
+		"retained":                         {content: native(named, beingDeleted, retained), released: true},
+		"deleted before anything was done": {content: native(beingDeleted), released: true},
+		"its group still exists": {content: native(named, beingDeleted, func(c *groupv1.VolumeGroupSnapshotContent) {
+			delete(c.Annotations, objects.AnnotationGroupBeingDeleted)
+		}),
+			existing: []runtime.Object{db(nil)}, event: "Warning SnapshotInUse VolumeGroupSnapshot team-a/db still exists; delete it, too"},
+		"its group went before it was known":     {content: native(begun), deleted: true},
+		"its group is there":                     {content: native(begun), existing: []runtime.Object{db(nil)}},
+		"its group went, and it names snapshots": {content: native(named), event: "Warning SnapshotKept its VolumeGroupSnapshot team-a/db (UID g1) is gone"},
+		"for existing snapshots that nobody has": {content: native(byHand), event: `Warning GroupMemberMissing namespace team-a has no snapshot "snapshot-1", which VolumeGroupSnapshotContent groupsnapcontent-g1 names`},
+		"for an existing snapshot":               {content: native(byHand), existing: []runtime.Object{recorded(nil)}, handle: "by-hand"},
+		"for an existing snapshot, deleted":      {content: native(byHand, beingDeleted), existing: []runtime.Object{recorded(nil)}, released: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, false, append(test.existing, test.content)...)
+			err := b.grouped.syncGroupContent(t.Context(), b.loop.Attempt(item{groupContentItem, "", "groupsnapcontent-g1"}))
+			if err != nil && test.event == "" {
+				t.Error(err)
+			}
+			b.wantRequests(test.requests...)
+			if events := b.events(); test.event == "" && len(events) > 0 || test.event != "" && (len(events) == 0 || !strings.HasPrefix(events[0], test.event)) {
+				t.Errorf("events %q, want %q", events, test.event)
+			}
+			content := b.groupContent()
+			if test.deleted != (content == nil) {
+				t.Fatalf("the content is %+v", content)
+			}
+			if content != nil && (len(content.Finalizers) == 0) != (test.released || len(test.content.Finalizers) == 0) {
+				t.Errorf("the finalizers are %q", content.Finalizers)
+			}
+			if content != nil && test.handle != "" && objects.GroupHandleOf(content) != test.handle {
+				t.Errorf("the status is %+v", content.Status)
+			}
+		})
+	}
+}
+
+// TestExistingSnapshotsOfAGroup: only their tenant may have them, and nothing tells others
+// whether they exist.
+func TestExistingSnapshotsOfAGroup(t *testing.T) {
+	of := func(change func(m *objects.Member, s *cinder.Snapshot)) func(*groupBench) {
+		return func(b *groupBench) {
+			m := objects.GroupOrigin{Namespace: "team-a", Name: "db", UID: "g0"}.NewMember("gold/volume-1")
+			m.Tenant, m.Cluster, m.StorageClass = "a", "cluster-1", "fast"
+			s := cinder.Snapshot{ID: "snapshot-1", VolumeID: "volume-1", Status: cinder.StatusAvailable}
+			if change != nil {
+				change(&m, &s)
+			}
+			mark := map[string]string{stamps.KeyMode: stamps.ModeCSI}
+			s.Metadata = b.stampOf(m.SnapshotOrigin).Metadata(mark)
+			s.Metadata[stamps.KeyRecorded] = "true"
+			b.shelf.taken["x"] = s
+		}
+	}
+	for name, test := range map[string]struct {
+		prepare func(*groupBench)
+		handle  string
+		ready   bool
+	}{
+		"kept by the tenant":           {prepare: of(nil), ready: true},
+		"kept by another tenant":       {prepare: of(func(m *objects.Member, _ *cinder.Snapshot) { m.Tenant = "b" })},
+		"of another cluster":           {prepare: of(func(m *objects.Member, _ *cinder.Snapshot) { m.Cluster = "cluster-2" })},
+		"not ready":                    {prepare: of(func(_ *objects.Member, s *cinder.Snapshot) { s.Status = cinder.StatusCreating })},
+		"gone":                         {prepare: func(*groupBench) {}},
+		"a handle of another driver":   {prepare: of(nil), handle: "snapshot-1"},
+		"a backend that is not theirs": {prepare: of(nil), handle: "silver/snapshot-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handle := cmp.Or(test.handle, "gold/snapshot-1")
+			b := newGroupBench(t, true, ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+				c.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &groupv1.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "by-hand", VolumeSnapshotHandles: []string{handle}}}
+			}))
+			test.prepare(b)
+			got, err := (Sidecar{b.Controller}).GroupStatus(t.Context(), "by-hand")
+			if test.ready {
+				if err != nil || len(got) != 1 || got[0].ID != "snapshot-1" || got[0].Backend != "gold" {
+					t.Errorf("got %+v, %v", got, err)
+				}
+				return
+			}
+			if want := fmt.Sprintf("namespace team-a has no snapshot %q, which VolumeGroupSnapshotContent groupsnapcontent-g1 names: its tenant has not kept one with this handle, and no VolumeSnapshot has it", handle); fmt.Sprint(err) != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
