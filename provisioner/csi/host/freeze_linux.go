@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,22 +36,27 @@ type Holder struct {
 // firstFile is the number of the first file that a holder inherits.
 const firstFile = 3
 
-// RunHolder is what a holder does. Its arguments are the longest time, and the names of the
-// filesystems whose open directories it inherits.
+// RunHolder is what a holder does. Its arguments are the longest time, the record and its
+// content, and the names of the filesystems whose open directories it inherits.
 func RunHolder(arguments []string, in io.Reader, out io.Writer) error {
 	// Only the plugin ends it, and it ends with the plugin.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	from := bufio.NewReader(in)
-	if line, _ := from.ReadString('\n'); line != sayFreeze+"\n" || len(arguments) == 0 {
+	if line, _ := from.ReadString('\n'); line != sayFreeze+"\n" || len(arguments) < 3 {
 		return errors.New("this command is the node plugin's own, and of no use to people")
 	}
 	atMost, err := time.ParseDuration(arguments[0])
 	if err != nil {
 		return err
 	}
-	hold(from, out, arguments[1:], atMost,
-		func(i int) error { return ask(uintptr(firstFile+i), ioctlFreeze) },
-		func(i int) error { return ask(uintptr(firstFile+i), ioctlThaw) })
+	record, content := arguments[1], arguments[2]
+	filesystems{
+		names:  arguments[3:],
+		freeze: func(i int) error { return ask(uintptr(firstFile+i), ioctlFreeze) },
+		thaw:   func(i int) error { return ask(uintptr(firstFile+i), ioctlThaw) },
+		note:   func() error { return os.WriteFile(record, []byte(content), 0o600) },
+		forget: func() error { return os.Remove(record) },
+	}.hold(from, out, atMost)
 	return nil
 }
 
@@ -77,15 +83,19 @@ type held struct {
 }
 
 // Freeze starts a holder, which freezes the filesystems.
-func (h *Holder) Freeze(points []FreezePoint, atMost time.Duration) (Frozen, error) {
-	command := exec.Command("/proc/self/exe", append(slices.Clone(h.Command), atMost.String())...)
+func (h *Holder) Freeze(order FreezeOrder) (Frozen, error) {
+	record := h.Local.Path(order.Record)
+	if err := os.MkdirAll(filepath.Dir(record), 0o700); err != nil {
+		return nil, err
+	}
+	command := exec.Command("/proc/self/exe", append(slices.Clone(h.Command), order.AtMost.String(), record, order.Content)...)
 	// What is open can neither be unmounted nor become another filesystem.
 	defer func() {
 		for _, file := range command.ExtraFiles {
 			_ = file.Close()
 		}
 	}()
-	for _, point := range points {
+	for _, point := range order.Points {
 		file, err := h.Local.openMounted(context.Background(), point)
 		if err != nil {
 			return nil, err

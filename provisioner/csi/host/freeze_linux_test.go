@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 			}
 			return
 		case asPlugin:
-			bePlugin(os.Args[2], os.Args[3])
+			bePlugin(os.Args[2], os.Args[3], os.Args[4])
 			return
 		}
 	}
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 }
 
 // bePlugin freezes a filesystem, says so, and waits to be killed.
-func bePlugin(at, number string) {
-	if _, err := holder().Freeze([]FreezePoint{{at, number}}, time.Minute); err != nil {
+func bePlugin(record, at, number string) {
+	if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{{at, number}}, time.Minute, record, "{}"}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -137,9 +137,16 @@ func expectWrites(t *testing.T, want bool, written ...*atomic.Int64) {
 // TestTheKernelFreezesAndThaws with real filesystems of both kinds.
 func TestTheKernelFreezesAndThaws(t *testing.T) {
 	points, written := mounted(t, Ext4, XFS)
+	record := filepath.Join(t.TempDir(), "state", "frozen.json")
+	recorded := func(t *testing.T, want bool) {
+		t.Helper()
+		if _, err := os.Stat(record); (err == nil) != want {
+			t.Errorf("there is a record: %t", err == nil)
+		}
+	}
 	freeze := func(t *testing.T, atMost time.Duration) Frozen {
 		t.Helper()
-		frozen, err := holder().Freeze(points, atMost)
+		frozen, err := holder().Freeze(FreezeOrder{points, atMost, record, "{}"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,12 +155,14 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 	t.Run("when it is asked to", func(t *testing.T) {
 		frozen := freeze(t, time.Minute)
 		expectWrites(t, false, written...)
+		recorded(t, true)
 		if err := exec.Command("umount", points[0].At).Run(); err == nil {
 			t.Error("a frozen filesystem can be unmounted")
 		}
 		if err := frozen.Thaw(); err != nil {
 			t.Error(err)
 		}
+		recorded(t, false)
 		expectWrites(t, true, written...)
 	})
 	t.Run("when time is up", func(t *testing.T) {
@@ -168,7 +177,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		if err := exec.Command("fsfreeze", "--freeze", points[1].At).Run(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := holder().Freeze(points, time.Minute); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
+		if _, err := holder().Freeze(FreezeOrder{points, time.Minute, record, "{}"}); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
 			t.Errorf("the error is %v", err)
 		}
 		expectWrites(t, true, written[0])
@@ -196,10 +205,11 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		for _, pid := range holders(t) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
-		if err := frozen.Thaw(); !errors.Is(err, ErrHolderEnded) {
+		if err := frozen.Thaw(); !errors.Is(err, ErrMayBeFrozen) {
 			t.Errorf("the error is %v", err)
 		}
 		expectWrites(t, false, written...)
+		recorded(t, true)
 		for _, point := range points {
 			for range 2 {
 				if err := holder().Thaw(t.Context(), point); err != nil {
@@ -211,7 +221,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 	})
 	t.Run("when the plugin is killed", func(t *testing.T) {
 		for _, point := range points {
-			plugin := exec.Command("/proc/self/exe", asPlugin, point.At, point.Number)
+			plugin := exec.Command("/proc/self/exe", asPlugin, record, point.At, point.Number)
 			from, err := plugin.StdoutPipe()
 			if err == nil {
 				err = plugin.Start()
@@ -230,11 +240,12 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 			_, _ = io.Copy(io.Discard, from)
 			_ = plugin.Wait()
 			expectWrites(t, true, written)
+			recorded(t, false)
 		}
 	})
 	t.Run("never what is mounted there instead", func(t *testing.T) {
 		other := FreezePoint{points[0].At, points[1].Number}
-		if _, err := holder().Freeze([]FreezePoint{other}, time.Minute); err == nil {
+		if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{other}, time.Minute, record, "{}"}); err == nil {
 			t.Error("it is frozen")
 		}
 		if err := holder().Thaw(t.Context(), other); err != nil {

@@ -15,12 +15,12 @@ import (
 // disks imitates filesystems that can be frozen.
 type disks struct {
 	mu sync.Mutex
-	// frozen are those frozen now, and log is what happened.
+	// frozen are those frozen now.
 	frozen map[int]bool
-	log    []string
 	// freezing and thawing take this long, by filesystem; busy is one that others froze.
 	freezing, thawing map[int]time.Duration
 	busy, broken      map[int]bool
+	recorded          bool
 }
 
 func (d *disks) freeze(i int) error {
@@ -32,6 +32,9 @@ func (d *disks) freeze(i int) error {
 	}
 	if d.broken[i] {
 		return errors.New("input/output error")
+	}
+	if !d.recorded {
+		return errors.New("it is frozen without a record")
 	}
 	d.frozen[i] = true
 	return nil
@@ -46,6 +49,18 @@ func (d *disks) thaw(i int) error {
 	}
 	delete(d.frozen, i)
 	return nil
+}
+
+func (d *disks) filesystems() filesystems {
+	record := func(recorded bool) func() error {
+		return func() error {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.recorded = recorded
+			return nil
+		}
+	}
+	return filesystems{[]string{"a", "b", "c"}, d.freeze, d.thaw, record(true), record(false)}
 }
 
 func (d *disks) left() int {
@@ -89,7 +104,7 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 				from, out := io.Pipe()
 				var lines []string
 				go func() {
-					hold(bufio.NewReader(in), out, []string{"a", "b", "c"}, 10*time.Second, c.disks.freeze, c.disks.thaw)
+					c.disks.filesystems().hold(bufio.NewReader(in), out, 10*time.Second)
 					_ = out.Close()
 				}()
 				read := make(chan struct{})
@@ -115,8 +130,8 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 					t.Errorf("after %s, %d filesystems are frozen", c.wait, left)
 				}
 				<-read
-				if c.disks.left() != 0 {
-					t.Error("a filesystem is left frozen")
+				if c.disks.left() != 0 || c.disks.recorded {
+					t.Error("a filesystem is left frozen, or the record is")
 				}
 				if frozen := slices.Contains(lines, sayFrozen); frozen != c.frozen {
 					t.Errorf("it said that all were frozen: %t", frozen)
@@ -137,7 +152,7 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 // TestAHolderThatSaysNothingWasKilled: or half a line.
 func TestAHolderThatSaysNothingWasKilled(t *testing.T) {
 	for _, line := range []string{"", "tha", "frozen\n"} {
-		if err := readEnd(line); !errors.Is(err, ErrHolderEnded) {
+		if err := readEnd(line); !errors.Is(err, ErrMayBeFrozen) {
 			t.Errorf("%q means %v", line, err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"syscall"
-	"time"
 )
 
 // errNoNode is the error of everything on systems other than Linux.
@@ -53,7 +52,7 @@ type Holder struct {
 func RunHolder([]string, io.Reader, io.Writer) error { return errNoNode }
 
 // Freeze fails.
-func (h *Holder) Freeze([]FreezePoint, time.Duration) (Frozen, error) { return nil, errNoNode }
+func (h *Holder) Freeze(FreezeOrder) (Frozen, error) { return nil, errNoNode }
 
 // Thaw fails.
 func (h *Holder) Thaw(context.Context, FreezePoint) error { return errNoNode }
