@@ -189,7 +189,10 @@ func (f *Follower) follow(ctx context.Context) bool {
 				return !open
 			}
 			lease, ok := change.Object.(*coordinationv1.Lease)
-			if !ok || change.Type == watch.Deleted {
+			if !ok || lease.Name != LeaseName(f.Node) {
+				continue
+			}
+			if change.Type == watch.Deleted {
 				lease = nil
 			}
 			f.see(ctx, lease)

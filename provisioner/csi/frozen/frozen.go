@@ -15,6 +15,7 @@ import (
 	"unicode"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -175,4 +176,13 @@ func Write[T Order | Answer](lease *coordinationv1.Lease, what T) *coordinationv
 	lease = lease.DeepCopy()
 	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, key, string(content))
 	return lease
+}
+
+// LeaseOf returns the Lease of a node, without an order. It goes with the Node object.
+func LeaseOf(namespace string, node *corev1.Node) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: LeaseName(node.Name),
+		Labels:          map[string]string{"app.kubernetes.io/name": "standalone-cinder-node", "app.kubernetes.io/component": "frozen-volumes"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
+	}}
 }
