@@ -162,11 +162,11 @@ func (l *Local) release(pid int) error {
 	if line, _, _ = strings.Cut(line, "\n"); len(strings.Fields(line)) > 1 {
 		return errors.New("a container that is killed would leave filesystems frozen; run the pods of the node plugin with hostPID: true")
 	}
-	err = os.WriteFile(l.prefix+rootCgroup, []byte(strconv.Itoa(pid)), 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(l.prefix + rootCgroup); errors.Is(err, fs.ErrNotExist) {
 		return nil // Kubernetes needs cgroup v2, so this is no container of it.
 	}
-	if err != nil {
+	// It fails in a cgroup namespace of the container's own, which privileged ones do not have.
+	if err := os.WriteFile(l.prefix+rootCgroup, []byte(strconv.Itoa(pid)), 0); err != nil {
 		return fmt.Errorf("take the process that keeps filesystems frozen out of the container's cgroup: %w", err)
 	}
 	return nil
