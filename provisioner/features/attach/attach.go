@@ -173,7 +173,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		return wire.Connection{}, failure(err)
 	}
 	if !e.unsettled.begin(to.Volume) {
-		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it", to.Volume)})
+		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it, or its group is being snapshotted", to.Volume)})
 	}
 	defer e.unsettled.end(to.Volume)
 	target := of.target

@@ -104,3 +104,16 @@ func (f Fence) forbid(ctx context.Context, v cinder.Volume, volume wire.Handle, 
 	}
 	return true, staged.Of(lease).Has(volume.String(), node), e.lost.forbidAnyway(ctx, v, volume, name, lease)
 }
+
+// Gate keeps volumes from being attached, while their filesystems are frozen.
+type Gate struct{ engine *Engine }
+
+// GateOf returns the gate of an engine.
+func GateOf(e *Engine) Gate { return Gate{e} }
+
+// Close keeps a volume from being attached until Open. It returns false if that is just being
+// done, or if the gate is closed already.
+func (g Gate) Close(volume wire.Handle) bool { return g.engine.unsettled.begin(volume) }
+
+// Open ends what Close began.
+func (g Gate) Open(volume wire.Handle) { g.engine.unsettled.end(volume) }

@@ -49,7 +49,8 @@ type unsettled struct {
 	// locked are the volumes that this term has handed out as taken, and the nodes that
 	// got them. VolumeAttachments say so later.
 	locked map[onNode]bool
-	// busy are the volumes that are being attached, or whose owed detachment is being done.
+	// busy are the volumes that are being attached, or whose owed detachment is being done, or
+	// that must not be attached now.
 	busy map[wire.Handle]bool
 	// barred are the nodes that this term takes out of service. The cache may show that
 	// later.
