@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	"google.golang.org/grpc/codes"
@@ -38,7 +39,7 @@ type sidecarCall struct {
 	// begin leads to the call, from a claim whose volume is there.
 	begin func(*callSite, context.Context) error
 	// call makes it once. The sidecar repeats it until it succeeds.
-	call func(*callSite, context.Context, csi.ControllerClient) error
+	call func(*callSite, context.Context, csiDriver) error
 	// end does what the sidecar does after the call, and waits for what must be true
 	// then. twice means that Cinder may have got a request of the call more than once.
 	end func(s *callSite, ctx context.Context, twice bool) error
@@ -48,7 +49,7 @@ var sidecarCalls = []sidecarCall{
 	{
 		name: "ControllerExpandVolume", mustHave: []string{"cinder POST volumes/ID/action os-extend", "kubernetes GET api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data"},
 		begin: (*callSite).askForMore,
-		call: func(s *callSite, ctx context.Context, driver csi.ControllerClient) error {
+		call: func(s *callSite, ctx context.Context, driver csiDriver) error {
 			answer, err := driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: s.handle, CapacityRange: &csi.CapacityRange{RequiredBytes: 3 << 30}})
 			if err == nil && (answer.GetCapacityBytes() != 3<<30 || !answer.GetNodeExpansionRequired()) {
 				return fmt.Errorf("%w: the volume has %d bytes", errWrongAnswer, answer.GetCapacityBytes())
@@ -64,16 +65,24 @@ var sidecarCalls = []sidecarCall{
 	{
 		name: "DeleteSnapshot", mustHave: []string{stepDeleteSnapshot, "kubernetes GET apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"},
 		begin: (*callSite).askForItsEnd,
-		call: func(s *callSite, ctx context.Context, driver csi.ControllerClient) error {
+		call: func(s *callSite, ctx context.Context, driver csiDriver) error {
 			_, err := driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: s.snapshotHandle})
 			return err
 		},
 		end: (*callSite).hasNoSnapshot,
 	},
 	{
+		name: "CreateVolumeGroupSnapshot", mustHave: []string{stepTakeSnapshot, stepMarkSnapshot, stepLetGoOfGroup},
+		begin: (*callSite).askForGroup, call: (*callSite).takeGroup, end: (*callSite).hasGroup,
+	},
+	{
+		name: "DeleteVolumeGroupSnapshot", mustHave: []string{stepDeleteSnapshot},
+		begin: (*callSite).askForGroupsEnd, call: (*callSite).removeGroup, end: (*callSite).hasNoGroup,
+	},
+	{
 		name: "ControllerModifyVolume", mustHave: []string{stepRetype, "kubernetes GET api/v1/namespaces/NAMESPACE/persistentvolumeclaims/data", "kubernetes GET api/v1/persistentvolumes/pvc-ID"},
 		begin: func(*callSite, context.Context) error { return nil },
-		call: func(s *callSite, ctx context.Context, driver csi.ControllerClient) error {
+		call: func(s *callSite, ctx context.Context, driver csiDriver) error {
 			_, err := driver.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{VolumeId: s.handle, MutableParameters: map[string]string{"type": "other"}})
 			return err
 		},
@@ -96,6 +105,8 @@ type callSite struct {
 	snapshot *snapshotv1.VolumeSnapshot
 	// content is the snapshot's, and snapshotHandle what the driver called it.
 	content, snapshotHandle string
+	// group is the VolumeGroupSnapshot of the claim.
+	group *groupv1.VolumeGroupSnapshot
 }
 
 // TestCrashMatrixOfSidecarCalls lets the leader die, and requests and answers be lost,
@@ -148,7 +159,7 @@ func TestCrashMatrixOfSidecarCalls(t *testing.T) {
 func newCallSite(ctx context.Context, name, dir string, of sidecarCall) (*callSite, error) {
 	options := siteOptions{
 		workflow: "attachment", csi: true, sockets: dir, requestTimeout: time.Second, apiPatience: time.Second, namedReads: true,
-		rule: "mode: csi\n        volumeTypes: [iscsi, other]", quota: "{volumes: 1, gigabytes: 3, snapshots: 1}",
+		rule: "mode: csi\n        groups: true\n        volumeTypes: [iscsi, other]", quota: "{volumes: 1, gigabytes: 3, snapshots: 1}",
 		auditEvery: 20 * time.Second, // which finds what came late
 		cinder: cindersim.Options{
 			CreateDelay: 50 * time.Millisecond, DeleteDelay: 50 * time.Millisecond, ExtendDelay: 200 * time.Millisecond, SnapshotDelay: 200 * time.Millisecond,
@@ -162,6 +173,11 @@ func newCallSite(ctx context.Context, name, dir string, of sidecarCall) (*callSi
 	s := &callSite{site: base, of: of}
 	if s.client, err = snapshotclient.NewForConfig(suite.Config); err == nil {
 		_, err = s.client.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		}, metav1.CreateOptions{})
+	}
+	if err == nil {
+		_, err = s.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(ctx, &groupv1.VolumeGroupSnapshotClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		}, metav1.CreateOptions{})
 	}
@@ -217,7 +233,7 @@ func (s *callSite) through(ctx context.Context, at step, m mishap) ([]step, erro
 // answer may make the sidecar believe that the call never had an effect.
 func (s *callSite) repeat(ctx context.Context) error {
 	for {
-		err := s.driven(ctx, func(driver csi.ControllerClient) error { return s.of.call(s, ctx, driver) })
+		err := s.driven(ctx, func(driver csiDriver) error { return s.of.call(s, ctx, driver) })
 		if err == nil || errors.Is(err, errWrongAnswer) {
 			return err
 		}
@@ -232,7 +248,7 @@ func (s *callSite) repeat(ctx context.Context) error {
 
 // prepareCall makes the claim, and all that the call needs.
 func (s *callSite) prepareCall(ctx context.Context) error {
-	s.snapshot, s.content, s.snapshotHandle = nil, "", ""
+	s.snapshot, s.content, s.snapshotHandle, s.group = nil, "", "", nil
 	var err error
 	if s.claim, err = suite.CreateClaim(ctx, harness.Claim(s.namespace, "data", s.class, "1Gi", nil)); err != nil {
 		return err
@@ -250,6 +266,11 @@ func (s *callSite) finishCall(ctx context.Context) error {
 	s.release()
 	if s.snapshot != nil && s.of.name != "DeleteSnapshot" {
 		if err := s.deleteSnapshot(ctx); err != nil {
+			return err
+		}
+	}
+	if s.group != nil {
+		if err := s.deleteGroup(ctx); err != nil {
 			return err
 		}
 	}
@@ -359,7 +380,7 @@ func (s *callSite) askForSnapshot(ctx context.Context) error {
 	})
 }
 
-func (s *callSite) takeSnapshot(ctx context.Context, driver csi.ControllerClient) error {
+func (s *callSite) takeSnapshot(ctx context.Context, driver csiDriver) error {
 	const prefix = "csi.storage.k8s.io/volumesnapshot"
 	taken, err := driver.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
 		SourceVolumeId: s.handle, Name: objects.SnapshotName(s.snapshot.UID),
@@ -414,7 +435,7 @@ func (s *callSite) askForItsEnd(ctx context.Context) error {
 		return err
 	}
 	for {
-		err := s.driven(ctx, func(driver csi.ControllerClient) error { return s.takeSnapshot(ctx, driver) })
+		err := s.driven(ctx, func(driver csiDriver) error { return s.takeSnapshot(ctx, driver) })
 		if err == nil {
 			break
 		}
@@ -466,7 +487,7 @@ func (s *callSite) deleteSnapshot(ctx context.Context) error {
 		return err
 	}
 	for {
-		err := s.driven(ctx, func(driver csi.ControllerClient) error {
+		err := s.driven(ctx, func(driver csiDriver) error {
 			_, err := driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: s.snapshotHandle})
 			return err
 		})
@@ -477,6 +498,163 @@ func (s *callSite) deleteSnapshot(ctx context.Context) error {
 			return errors.Join(paused, err)
 		}
 	}
+}
+
+// askForGroup makes a VolumeGroupSnapshot, and waits for the content that the
+// snapshot-controller makes for csi-snapshotter.
+func (s *callSite) askForGroup(ctx context.Context) error {
+	var err error
+	s.group, err = s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Create(ctx, &groupv1.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "one-"},
+		Spec:       groupv1.VolumeGroupSnapshotSpec{VolumeGroupSnapshotClassName: &s.name, Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	return s.groupContentIs(ctx, "made", func(content *groupv1.VolumeGroupSnapshotContent) bool {
+		return slices.Equal(content.Spec.Source.VolumeHandles, []string{s.handle}) && slices.Contains(content.Finalizers, objects.GroupFinalizer)
+	})
+}
+
+func (s *callSite) groupContentIs(ctx context.Context, what string, is func(*groupv1.VolumeGroupSnapshotContent) bool) error {
+	return s.eventually(ctx, func() (string, error) {
+		content, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, objects.GroupContentName(s.group.UID), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && !is(content) {
+			return fmt.Sprintf("the group's content is not %s: %+v", what, content), nil
+		}
+		return "", err
+	})
+}
+
+func (s *callSite) takeGroup(ctx context.Context, driver csiDriver) error {
+	answer, err := driver.CreateVolumeGroupSnapshot(ctx, &csi.CreateVolumeGroupSnapshotRequest{
+		Name: objects.GroupHandle(s.group.UID), SourceVolumeIds: []string{s.handle}, Parameters: map[string]string{"consistency": "none"},
+	})
+	if err != nil {
+		return err
+	}
+	taken := answer.GetGroupSnapshot()
+	if !taken.GetReadyToUse() || len(taken.GetSnapshots()) != 1 || taken.GetSnapshots()[0].GetSourceVolumeId() != s.handle || taken.GetGroupSnapshotId() != objects.GroupHandle(s.group.UID) {
+		return fmt.Errorf("%w: %v", errWrongAnswer, answer)
+	}
+	s.snapshotHandle = taken.GetSnapshots()[0].GetSnapshotId()
+	return nil
+}
+
+// hasGroup does what csi-snapshotter does after a group was taken, and waits for what the
+// snapshot-controller does then.
+func (s *callSite) hasGroup(ctx context.Context, twice bool) error {
+	most := 1
+	if twice {
+		most = 2
+	}
+	if n := s.performed("snapshot.create"); n < 1 || n > most {
+		return fmt.Errorf("%d snapshots were taken, want no more than %d", n, most)
+	}
+	status := fmt.Appendf(nil, `{"status": {"volumeGroupSnapshotHandle": %q, "readyToUse": true, "volumeSnapshotInfoList": [{"volumeHandle": %q, "snapshotHandle": %q, "readyToUse": true, "restoreSize": %d, "creationTime": 1}]}}`,
+		objects.GroupHandle(s.group.UID), s.handle, s.snapshotHandle, 1<<30)
+	if _, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Patch(ctx, objects.GroupContentName(s.group.UID), types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
+		return err
+	}
+	s.content = objects.SnapshotContentName(objects.MemberUID(s.group.UID, s.handle))
+	err := s.eventually(ctx, func() (string, error) {
+		stored := s.sim.Snapshots()
+		if len(stored) != 1 || "gold/"+stored[0].ID != s.snapshotHandle || stored[0].Status != "available" || stored[0].Metadata[annotation("recorded")] != "true" {
+			return fmt.Sprintf("the driver calls it %s, and Cinder has %+v", s.snapshotHandle, stored), nil
+		}
+		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, s.content, metav1.GetOptions{})
+		if err != nil {
+			return err.Error(), nil
+		}
+		origin, err := objects.SnapshotOriginOf(content)
+		if err != nil || origin.VolumeID != s.ours()[0].ID || origin.Tenant != "tenant" || !slices.Contains(content.Finalizers, objects.SnapshotFinalizer) {
+			return fmt.Sprintf("the content records %+v (%v)", origin, err), nil
+		}
+		group, err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Get(ctx, s.group.Name, metav1.GetOptions{})
+		if err == nil && (group.Status == nil || group.Status.ReadyToUse == nil || !*group.Status.ReadyToUse || len(group.Finalizers) == 0) {
+			return fmt.Sprintf("the group is not ready: %+v", group.Status), nil
+		}
+		return "", err
+	})
+	return errors.Join(err, s.ledgerCounts(ctx, 1, 1, 1), s.served(ctx, s.claim))
+}
+
+// askForGroupsEnd takes a group and deletes it.
+func (s *callSite) askForGroupsEnd(ctx context.Context) error {
+	if err := s.askForGroup(ctx); err != nil {
+		return err
+	}
+	if err := s.untilDriven(ctx, s.takeGroup); err != nil {
+		return err
+	}
+	if err := s.hasGroup(ctx, true); err != nil {
+		return err
+	}
+	return s.abandonGroup(ctx)
+}
+
+// untilDriven makes a call of the driver until it succeeds.
+func (s *callSite) untilDriven(ctx context.Context, call func(ctx context.Context, driver csiDriver) error) error {
+	for {
+		err := s.driven(ctx, func(driver csiDriver) error { return call(ctx, driver) })
+		if err == nil {
+			return nil
+		}
+		if paused := pause(ctx, 50*time.Millisecond); paused != nil {
+			return errors.Join(paused, err)
+		}
+	}
+}
+
+// abandonGroup deletes the VolumeGroupSnapshot, and waits until the snapshot-controller has
+// deleted its content.
+func (s *callSite) abandonGroup(ctx context.Context) error {
+	if err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Delete(ctx, s.group.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return s.groupContentIs(ctx, "deleted", func(content *groupv1.VolumeGroupSnapshotContent) bool { return content.DeletionTimestamp != nil })
+}
+
+func (s *callSite) removeGroup(ctx context.Context, driver csiDriver) error {
+	_, err := driver.DeleteVolumeGroupSnapshot(ctx, &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: objects.GroupHandle(s.group.UID), SnapshotIds: []string{s.snapshotHandle}})
+	return err
+}
+
+// hasNoGroup does what csi-snapshotter does after a group was deleted.
+func (s *callSite) hasNoGroup(ctx context.Context, _ bool) error {
+	if stored := s.sim.Snapshots(); len(stored) > 0 {
+		return fmt.Errorf("Cinder has %+v", stored)
+	}
+	free := []byte(`{"metadata": {"finalizers": null}}`)
+	_, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Patch(ctx, objects.GroupContentName(s.group.UID), types.MergePatchType, free, metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	err = s.eventually(ctx, func() (string, error) {
+		content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, s.content, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		if err == nil && content.DeletionTimestamp != nil {
+			_, err = s.client.SnapshotV1().VolumeSnapshotContents().Patch(ctx, s.content, types.MergePatchType, free, metav1.PatchOptions{})
+		}
+		return fmt.Sprintf("the member's content is left: %+v, %v", content.ObjectMeta, err), nil
+	})
+	return errors.Join(err, s.ledgerCounts(ctx, 1, 1, 0), s.served(ctx, s.claim))
+}
+
+// deleteGroup ends a group, by the driver, unless that was done.
+func (s *callSite) deleteGroup(ctx context.Context) error {
+	if s.of.name == "DeleteVolumeGroupSnapshot" {
+		return nil
+	}
+	if err := s.abandonGroup(ctx); err != nil {
+		return err
+	}
+	if err := s.untilDriven(ctx, s.removeGroup); err != nil {
+		return err
+	}
+	return s.hasNoGroup(ctx, true)
 }
 
 func (s *callSite) hasOtherType(ctx context.Context, _ bool) error {

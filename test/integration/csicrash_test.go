@@ -175,14 +175,20 @@ func (s *site) persist(ctx context.Context, c csiCluster, v csiVolume, n int, pu
 
 // call makes one call to whichever replica leads.
 func (s *site) call(ctx context.Context, c csiCluster, v csiVolume, n int, publish bool) error {
-	return s.driven(ctx, func(driver csi.ControllerClient) error { return s.callAt(ctx, driver, c, v, n, publish) })
+	return s.driven(ctx, func(driver csiDriver) error { return s.callAt(ctx, driver, c, v, n, publish) })
 }
 
 // errNobodyLeads means that there was nobody to call.
 var errNobodyLeads = errors.New("no replica leads")
 
+// csiDriver are the services of the driver beside the leader.
+type csiDriver interface {
+	csi.ControllerClient
+	csi.GroupControllerClient
+}
+
 // driven makes a call to whichever replica leads.
-func (s *site) driven(ctx context.Context, call func(csi.ControllerClient) error) error {
+func (s *site) driven(ctx context.Context, call func(csiDriver) error) error {
 	err := errNobodyLeads
 	for _, replica := range s.living() {
 		connection, dialed := grpc.NewClient("unix://"+replica.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -191,7 +197,10 @@ func (s *site) driven(ctx context.Context, call func(csi.ControllerClient) error
 		}
 		probe, probed := csi.NewIdentityClient(connection).Probe(ctx, &csi.ProbeRequest{})
 		if probed == nil && probe.GetReady().GetValue() {
-			err = call(csi.NewControllerClient(connection))
+			err = call(struct {
+				csi.ControllerClient
+				csi.GroupControllerClient
+			}{csi.NewControllerClient(connection), csi.NewGroupControllerClient(connection)})
 		}
 		if closed := connection.Close(); closed != nil {
 			return closed

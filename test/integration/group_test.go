@@ -329,6 +329,7 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 	}
 	w.handMadeGone(stolen)
 	if w.mode == "native" {
+		w.orphanGoes(content)
 		return
 	}
 	owner := w.group("a", "owner", "delete") // it selects nothing
@@ -345,6 +346,28 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 	w.event("default", objects.GroupContentName(owner.UID), "GroupSnapshotCreationFailed", "is not bound to a claim in namespace "+owner.Namespace)
 	w.removeGroup(owner)
 	w.groupGone(owner)
+}
+
+// orphanGoes makes a content as a leader does that dies just when the VolumeGroupSnapshot is
+// deleted: nobody else would ever delete it.
+func (w *groupWorld) orphanGoes(like *groupv1.VolumeGroupSnapshotContent) {
+	w.Helper()
+	of, err := objects.GroupOriginOf(like)
+	w.must(err)
+	orphan := objects.GroupOrigin{Content: objects.GroupContentName("gone"), Namespace: of.Namespace, Name: "gone", UID: "gone"}
+	m := orphan.NewMember(of.Members[0].VolumeHandle)
+	m.VolumeID, m.Backend, m.Place, m.Tenant, m.Cluster, m.StorageClass = of.Members[0].VolumeID, "lab", of.Members[0].Place, "tenant-b", of.Members[0].Cluster, of.Members[0].StorageClass
+	orphan.Members = []objects.Member{m}
+	made := objects.NewGroupContent(orphan, &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-delete"}, Driver: w.driver, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete})
+	_, err = w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Create(w.ctx, made, metav1.CreateOptions{})
+	w.must(err)
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		left, err := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(w.ctx, made.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return fmt.Sprintf("the content whose group is gone is left: %+v", left.ObjectMeta), err
+	}))
 }
 
 // takeUp gives the snapshots that a group left behind to new VolumeSnapshots, and those to

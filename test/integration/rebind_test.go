@@ -367,7 +367,7 @@ func (s *rebindSite) growByDriver(ctx context.Context, r *rebinding, size string
 	if err := s.patchStatus(ctx, r, fmt.Sprintf(`{"status": {"allocatedResources": {"storage": %q}, "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}}`, size)); err != nil {
 		return err
 	}
-	if err := s.insist(ctx, func(driver csi.ControllerClient) error {
+	if err := s.insist(ctx, func(driver csiDriver) error {
 		_, err := driver.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: "gold/" + r.volume, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}})
 		return err
 	}); err != nil {
@@ -380,7 +380,7 @@ func (s *rebindSite) growByDriver(ctx context.Context, r *rebinding, size string
 }
 
 // insist makes a call of the driver until it succeeds, for at most half a minute.
-func (s *rebindSite) insist(ctx context.Context, call func(csi.ControllerClient) error) error {
+func (s *rebindSite) insist(ctx context.Context, call func(csiDriver) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -433,7 +433,7 @@ func (s *rebindSite) snapshotByDriver(ctx context.Context, of *snapshotv1.Volume
 	}
 	const prefix = "csi.storage.k8s.io/volumesnapshot"
 	handle := ""
-	if err := s.insist(ctx, func(driver csi.ControllerClient) error {
+	if err := s.insist(ctx, func(driver csiDriver) error {
 		taken, err := driver.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{
 			SourceVolumeId: "gold/" + volume, Name: objects.SnapshotName(of.UID),
 			Parameters: map[string]string{prefix + "/name": of.Name, prefix + "/namespace": of.Namespace, prefix + "content/name": name},
@@ -463,7 +463,7 @@ func (s *rebindSite) removeSnapshot(ctx context.Context, namespace, name string)
 		if err != nil {
 			return err
 		}
-		if err := s.insist(ctx, func(driver csi.ControllerClient) error {
+		if err := s.insist(ctx, func(driver csiDriver) error {
 			_, err := driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: handle})
 			return err
 		}); err != nil {

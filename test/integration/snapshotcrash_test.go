@@ -464,7 +464,7 @@ func (s *snapshotSite) beSidecar(ctx context.Context) {
 func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	contents := s.client.SnapshotV1().VolumeSnapshotContents()
 	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete && content.Status != nil && content.Status.SnapshotHandle != nil {
-		err := s.driven(ctx, func(driver csi.ControllerClient) error {
+		err := s.driven(ctx, func(driver csiDriver) error {
 			_, err := driver.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: *content.Status.SnapshotHandle})
 			return err
 		})
@@ -488,7 +488,7 @@ func (s *snapshotSite) letGoOf(ctx context.Context, content *snapshotv1.VolumeSn
 func (s *snapshotSite) askAbout(ctx context.Context, content *snapshotv1.VolumeSnapshotContent) error {
 	handle := *content.Spec.Source.SnapshotHandle
 	var listed *csi.ListSnapshotsResponse
-	err := s.driven(ctx, func(driver csi.ControllerClient) (err error) {
+	err := s.driven(ctx, func(driver csiDriver) (err error) {
 		listed, err = driver.ListSnapshots(ctx, &csi.ListSnapshotsRequest{SnapshotId: handle})
 		return err
 	})

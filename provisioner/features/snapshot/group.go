@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // mostMembers is how many volumes a VolumeGroupSnapshot may have. Its content records them
@@ -243,6 +244,7 @@ func (g *grouping) undo(ctx context.Context) error {
 			return err
 		}
 		_, err = backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: true})
+		g.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
 		return err
 	})
 }

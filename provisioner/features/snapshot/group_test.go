@@ -297,6 +297,10 @@ func TestGroupForASidecar(t *testing.T) {
 			message: "PersistentVolume pvc-log is not bound to a claim in namespace team-a, which has the VolumeGroupSnapshot"},
 		"another tenant's volume": {prepare: func(b *groupBench) { b.volumes[1].Annotations[objects.AnnotationTenant] = "b" }, kind: "Denied",
 			message: "OtherTenant: namespace team-a belongs to tenant a (tenants[0]), but the volume was made for tenant b"},
+		"a record of another tenant": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
+			begun(c)
+			c.Annotations[objects.AnnotationMembers] = strings.ReplaceAll(c.Annotations[objects.AnnotationMembers], `"standalone-cinder.openstack.org/tenant":"a"`, `"standalone-cinder.openstack.org/tenant":"b"`)
+		}, kind: "Damaged", message: `VolumeGroupSnapshotContent groupsnapcontent-g1 records volume volume-1 of tenant "b" for gold/volume-1, which is not what its PersistentVolume says`},
 		"other volumes": {content: func(c *groupv1.VolumeGroupSnapshotContent) {
 			c.Spec.Source.VolumeHandles = []string{"gold/volume-1", "gold/volume-3"}
 		}, kind: "AlreadyExists", message: "according to VolumeGroupSnapshotContent groupsnapcontent-g1, group groupsnapshot-g1 does not have volume gold/volume-2"},
@@ -349,7 +353,7 @@ func TestGroupForASidecar(t *testing.T) {
 			if b.used() != test.counts {
 				t.Errorf("%d snapshots count, want %d", b.used(), test.counts)
 			}
-			if recorded := objects.IsGroupRecorded(b.groupContent()); recorded != (len(test.requests) > 0) {
+			if recorded := objects.IsGroupRecorded(b.groupContent()); recorded != (len(test.requests) > 0 || strings.HasPrefix(name, "a record")) {
 				t.Errorf("the content is recorded: %t", recorded)
 			}
 			if err == nil && (len(got) != 2 || got[0].ID != "snapshot-1" || got[1].ID != "snapshot-2" || got[1].Backend != "gold" || got[0].Group != "groupsnapshot-g1") {
@@ -694,5 +698,26 @@ func TestExistingSnapshotsOfAGroup(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
 		})
+	}
+}
+
+// TestCachedGroupsAreBounded: of what tenants write, nothing of unbounded size is kept.
+func TestCachedGroupsAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	group := db(func(g *groupv1.VolumeGroupSnapshot) {
+		g.Labels, g.Annotations = map[string]string{"a": long}, map[string]string{"b": long}
+		g.Spec.Source.Selector.MatchLabels["c"] = long
+		g.Spec.VolumeGroupSnapshotClassName = &long
+		g.Status = &groupv1.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: &long}
+	})
+	kept, err := trimmedGroup(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := len(fmt.Sprintf("%+v %s", kept, *kept.(*groupv1.VolumeGroupSnapshot).Spec.VolumeGroupSnapshotClassName)); size > 4096 {
+		t.Errorf("%d bytes are kept", size)
+	}
+	if kept.(*groupv1.VolumeGroupSnapshot).Spec.Source.Selector == nil {
+		t.Error("it is not known any more that the group has a selector")
 	}
 }

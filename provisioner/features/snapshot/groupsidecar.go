@@ -105,9 +105,16 @@ func (c Sidecar) groupAsked(ctx context.Context, volumes []*corev1.PersistentVol
 		g.add(pv.Spec.CSI.VolumeHandle, &source{pv, of})
 	}
 	if objects.IsGroupRecorded(content) {
+		asked := g.origin.Members
 		g.origin.Members, g.members = nil, nil
 		if err := g.resume(); err != nil {
 			return nil, &refusal{"Damaged", err.Error()}
+		}
+		for _, of := range asked {
+			i := slices.IndexFunc(g.origin.Members, func(m objects.Member) bool { return m.UID == of.UID })
+			if m := g.origin.Members[i]; m.VolumeID != of.VolumeID || m.Backend != of.Backend || m.Tenant != of.Tenant || m.Cluster != of.Cluster {
+				return nil, &refusal{"Damaged", fmt.Sprintf("VolumeGroupSnapshotContent %s records volume %s of tenant %q for %s, which is not what its PersistentVolume says", content.Name, m.VolumeID, m.Tenant, m.VolumeHandle)}
+			}
 		}
 	}
 	return g, nil

@@ -112,12 +112,22 @@ func (c *leftovers) isNamed(stamp stamps.Snapshot, id string) bool {
 	if err == nil && (objects.SnapshotHandleOf(content) == "" || objects.SnapshotHandleOf(content) == id) {
 		return true
 	}
+	group := c.groupContent(stamp)
+	return group != nil && leadsTo(group, stamp, id)
+}
+
+// groupContent returns the content, in the cache, of the group that a stamp names; nil if
+// there is none.
+func (c *leftovers) groupContent(stamp stamps.Snapshot) *groupv1.VolumeGroupSnapshotContent {
 	groups := c.groupsShown()
 	if stamp.Group == "" || groups == nil {
-		return false
+		return nil
 	}
 	group, err := groups.contents.Get(objects.GroupContentName(types.UID(stamp.Group)))
-	return err == nil && leadsTo(group, stamp, id)
+	if err != nil {
+		return nil
+	}
+	return group
 }
 
 // leadsTo reports whether the content of a group leads, or may still come to lead, to a
@@ -204,7 +214,7 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 		return fmt.Errorf("snapshot %s, which no VolumeSnapshotContent names: %w", s.ID, err)
 	}
 	log.Info("Removed an abandoned snapshot")
-	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) {
+	if _, err := c.shown().contents.Get(stamp.Content); apierrors.IsNotFound(err) && c.groupContent(stamp) == nil {
 		c.release(types.UID(stamp.SnapshotUID), c.Ledger.ReleaseSnapshot)
 	}
 	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: s.VolumeID})
