@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
@@ -20,6 +21,9 @@ import (
 // contents of its snapshots get, by the handles of their volumes. It is written before the
 // first request; the snapshot-controller makes those contents after the last.
 const AnnotationMembers = Prefix + "members"
+
+// AnnotationConsistency is on a VolumeGroupSnapshotContent, with what the class asked for.
+const AnnotationConsistency = Prefix + "consistency"
 
 // Names shared with the snapshot-controller and its sidecar.
 const (
@@ -99,6 +103,8 @@ type GroupOrigin struct {
 	Name      string
 	UID       types.UID
 	Members   []Member
+	// Consistency is how the snapshots belong together.
+	Consistency policy.Consistency
 }
 
 // Member is one snapshot of a group.
@@ -127,7 +133,7 @@ func (g GroupOrigin) Annotations() map[string]string {
 	if err != nil {
 		panic(err) // maps of strings always encode
 	}
-	return map[string]string{AnnotationMembers: string(encoded)}
+	return map[string]string{AnnotationMembers: string(encoded), AnnotationConsistency: string(g.Consistency)}
 }
 
 // IsCSIGroup reports whether a content is for the CSI driver's sidecar.
@@ -158,6 +164,7 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	damaged := func(format string, arguments ...any) (GroupOrigin, error) {
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
+	origin.Consistency = policy.Consistency(content.Annotations[AnnotationConsistency])
 	var recorded map[string]map[string]string
 	if !IsGroupRecorded(content) {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)

@@ -43,10 +43,10 @@ func (f Fence) Unbar(node string) { f.engine.unsettled.bar(node, false) }
 // the node is heard of again.
 func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) (taken bool, err error) {
 	e := f.engine
-	if !e.unsettled.begin(volume) {
+	if !e.Gate.Close(volume) {
 		return false, fmt.Errorf("volume %s is just being attached or detached", volume)
 	}
-	defer e.unsettled.end(volume)
+	defer e.Gate.Open(volume)
 	if !e.AttachmentsKnown() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which nodes have volume %s", volume)
 	}
@@ -104,16 +104,3 @@ func (f Fence) forbid(ctx context.Context, v cinder.Volume, volume wire.Handle, 
 	}
 	return true, staged.Of(lease).Has(volume.String(), node), e.lost.forbidAnyway(ctx, v, volume, name, lease)
 }
-
-// Gate keeps volumes from being attached, while their filesystems are frozen.
-type Gate struct{ engine *Engine }
-
-// GateOf returns the gate of an engine.
-func GateOf(e *Engine) Gate { return Gate{e} }
-
-// Close keeps a volume from being attached until Open. It returns false if that is just being
-// done, or if the gate is closed already.
-func (g Gate) Close(volume wire.Handle) bool { return g.engine.unsettled.begin(volume) }
-
-// Open ends what Close began.
-func (g Gate) Open(volume wire.Handle) { g.engine.unsettled.end(volume) }
