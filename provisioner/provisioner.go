@@ -182,6 +182,11 @@ func (p *Provisioner) VolumeChanged(before, after *corev1.PersistentVolume) {
 		p.followup.VolumeGone(before)
 		return
 	}
+	if before != nil && p.followup.isRebound(before) && !p.followup.isRebound(after) {
+		// Retry what was denied while the volume counted for another tenant, now that the
+		// cache shows its tenant.
+		p.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: after.Spec.ClaimRef.Namespace})
+	}
 	p.followup.VolumeSeen(after)
 }
 

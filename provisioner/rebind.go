@@ -251,8 +251,6 @@ func (r *rebinding) save(ctx context.Context, decision policy.Decision) error {
 	r.report(corev1.EventTypeNormal, reasonRebound, now+r.earlier(), now)
 	r.logger.Info("Rebound a volume", "tenant", decision.Tenant, "claim", requestids.ClaimOf(saved), "claimUID", r.claim.UID, "persistentVolume", saved.Name,
 		"backend", r.origin.Backend, "volume", r.origin.VolumeID, "sizeGiB", requestids.SizeOf(saved), "requestID", r.requests.OfStamp(), "tenantBefore", r.origin.Tenant, "claimBefore", strings.Trim(r.before.Namespace+"/"+r.before.Claim, "/"))
-	// Retry what was denied while the volume counted for another tenant.
-	r.board.Publish(parking.Trigger{Kind: parking.Namespace, Name: r.claim.Namespace})
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // rebindPolicy has a second tenant, which may have one volume.
@@ -94,6 +95,26 @@ func (b *rebindBench) live() *corev1.PersistentVolume {
 
 func (b *rebindBench) usage(tenant string) policy.Usage {
 	return b.ledger.Usage(policy.TenantScope, tenant)
+}
+
+// TestWhatWaitsForARebindContinues: the answer to the request that records the new claim was
+// lost, and the cache shows later that it had its effect.
+func TestWhatWaitsForARebindContinues(t *testing.T) {
+	b := newRebindBench(t)
+	before := b.pv
+	b.client.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("EOF")
+	})
+	if err := b.followup.rebind(t.Context(), b.pv.Name, false); err == nil {
+		t.Fatal("the answer was not lost")
+	}
+	after := before.DeepCopy()
+	after.Annotations[objects.AnnotationReboundTo], after.Annotations[objects.AnnotationTenant] = "uid-2", "b"
+	since := b.Board.Now()
+	b.VolumeChanged(before, after)
+	if !b.Board.Since(since, []parking.Trigger{{Kind: parking.Namespace, Name: "team-b"}}) {
+		t.Error("what was denied while the volume counted for tenant a is not tried again")
+	}
 }
 
 func TestAVolumeFollowsItsPersistentVolumeToAnotherClaim(t *testing.T) {

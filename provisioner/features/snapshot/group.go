@@ -153,7 +153,12 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 		err = mark(0, g.members[0]) // before the others, see takeFrozen
 	}
 	if err == nil {
-		err = g.each(mark)
+		err = g.each(func(i int, t *taking) error {
+			if i == 0 {
+				return nil
+			}
+			return mark(i, t)
+		})
 	}
 	if err == nil {
 		err = g.recordAgain(ctx)

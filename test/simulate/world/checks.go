@@ -114,9 +114,14 @@ func (w *World) state() (s checker.State, told map[types.UID]map[string]bool) {
 	for _, pv := range apiserver.Objects[*corev1.PersistentVolume](w.api) {
 		s.PVs = append(s.PVs, checker.PVOf(pv))
 	}
+	pending := map[string]bool{}
+	for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
+		pending["pvc-"+string(claim.UID)] = claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil
+	}
 	for _, secret := range apiserver.Objects[*corev1.Secret](w.api) {
-		if secret.Annotations[checker.StampCluster] == clusterID {
-			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: secret.Annotations[policy.StampPrefix+"persistent-volume"]})
+		// A leader that dies while it undoes an attempt leaves the Secret for the claim's next.
+		if pv := secret.Annotations[policy.StampPrefix+"persistent-volume"]; secret.Annotations[checker.StampCluster] == clusterID && !pending[pv] {
+			s.Secrets = append(s.Secrets, checker.Secret{Name: secret.Name, PV: pv})
 		}
 	}
 	told = map[types.UID]map[string]bool{}
