@@ -22,7 +22,8 @@ import (
 // first request; the snapshot-controller makes those contents after the last.
 const AnnotationMembers = Prefix + "members"
 
-// AnnotationConsistency is on a VolumeGroupSnapshotContent, with what the class asked for.
+// AnnotationConsistency is on a VolumeGroupSnapshotContent, with what its class says of how
+// the snapshots belong together. The class may change between attempts.
 const AnnotationConsistency = Prefix + "consistency"
 
 // Names shared with the snapshot-controller and its sidecar.
@@ -102,9 +103,9 @@ type GroupOrigin struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	Members   []Member
-	// Consistency is how the snapshots belong together.
+	// Consistency is that of the class.
 	Consistency policy.Consistency
+	Members     []Member
 }
 
 // Member is one snapshot of a group.
@@ -160,7 +161,9 @@ func GroupHandleOf(content *groupv1.VolumeGroupSnapshotContent) string {
 // which nobody can change, says which volumes belong to the group.
 func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, error) {
 	reference := content.Spec.VolumeGroupSnapshotRef
-	origin := GroupOrigin{Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID}
+	origin := GroupOrigin{
+		Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, Consistency: policy.Consistency(content.Annotations[AnnotationConsistency]),
+	}
 	damaged := func(format string, arguments ...any) (GroupOrigin, error) {
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}

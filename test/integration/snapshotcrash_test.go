@@ -15,6 +15,7 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -222,18 +223,21 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 	if err == nil {
 		err = s.replace(ctx)
 	}
-	claims := []string{"data"}
-	if life.group {
-		claims = append(claims, "log")
-		err = errors.Join(err, s.allowGroups(ctx))
+	names := []string{"data"}
+	if life.group && err == nil {
+		names = append(names, "log")
+		err = s.allowGroups(ctx)
 	}
-	for _, name := range claims {
+	var claims []*corev1.PersistentVolumeClaim
+	for _, name := range names {
 		if err == nil {
-			claim, claimErr := s.claim(ctx, name)
-			if err = claimErr; err == nil {
-				err = s.served(ctx, claim)
-			}
+			var claim *corev1.PersistentVolumeClaim
+			claim, err = s.claim(ctx, name)
+			claims = append(claims, claim)
 		}
+	}
+	if err == nil {
+		err = s.served(ctx, claims...)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())

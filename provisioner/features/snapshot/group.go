@@ -83,17 +83,8 @@ func (g *grouping) resume() (err error) {
 	return nil
 }
 
-// admit places the members and reserves room for all of them, or for none.
-func (g *grouping) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) (err error) {
-	namespace, err := g.Client.CoreV1().Namespaces().Get(ctx, g.origin.Namespace, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", g.origin.Namespace, err)
-	}
-	defer func() {
-		if err != nil {
-			g.giveBack()
-		}
-	}()
+// place records where the snapshots are to be taken.
+func (g *grouping) place() error {
 	for i, t := range g.members {
 		backend, err := shelfOf(t.origin).in(g.Backends)
 		if err != nil {
@@ -105,12 +96,28 @@ func (g *grouping) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotCl
 		if err := t.place(backend.Place()); err != nil {
 			return err
 		}
+		g.origin.Members[i].SnapshotOrigin = t.origin
+	}
+	return nil
+}
+
+// admit reserves room for all members, or for none.
+func (g *grouping) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotClass) (err error) {
+	namespace, err := g.Client.CoreV1().Namespaces().Get(ctx, g.origin.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read the labels of namespace %s, which determine its tenant: %w", g.origin.Namespace, err)
+	}
+	defer func() {
+		if err != nil {
+			g.giveBack()
+		}
+	}()
+	for _, t := range g.members {
 		if err := t.reserve(ctx, class, namespace.Labels); err != nil {
 			return err
 		}
-		g.origin.Members[i].SnapshotOrigin = t.origin
+		g.origin.Consistency = t.consistency
 	}
-	g.origin.Consistency = policy.Consistency(class.Parameters[policy.ParameterConsistency])
 	return nil
 }
 

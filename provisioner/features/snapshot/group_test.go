@@ -363,6 +363,9 @@ func TestGroupForASidecar(t *testing.T) {
 			if recorded := objects.IsGroupRecorded(b.groupContent()); recorded != (len(test.requests) > 0 || strings.HasPrefix(name, "a record")) {
 				t.Errorf("the content is recorded: %t", recorded)
 			}
+			if origin, _ := objects.GroupOriginOf(b.groupContent()); err == nil && test.content == nil && origin.Consistency != policy.NotConsistent {
+				t.Errorf("recorded is the consistency %q", origin.Consistency)
+			}
 			if err == nil && (len(got) != 2 || got[0].ID != "snapshot-1" || got[1].ID != "snapshot-2" || got[1].Backend != "gold" || got[0].Group != "groupsnapshot-g1") {
 				t.Errorf("taken %+v", got)
 			}

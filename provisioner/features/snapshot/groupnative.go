@@ -82,6 +82,9 @@ func (g *grouping) run(ctx context.Context, group *groupv1.VolumeGroupSnapshot, 
 		return nil // its turn brings it back
 	}
 	if g.content == nil {
+		if err := g.place(); err != nil {
+			return err
+		}
 		if err := g.admit(ctx, &snapshotv1.VolumeSnapshotClass{Parameters: class.Parameters}); err != nil {
 			return err
 		}

@@ -33,7 +33,13 @@ func (c Sidecar) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolu
 	}
 	// As Take does: what may have been begun is waited for, even if the content is being
 	// deleted.
-	if !objects.IsGroupRecorded(g.content) && g.content.DeletionTimestamp == nil {
+	isNew := !objects.IsGroupRecorded(g.content)
+	if isNew {
+		if err := g.place(); err != nil {
+			return nil, err
+		}
+	}
+	if isNew && g.content.DeletionTimestamp == nil {
 		if err := g.admit(ctx, classWith(parameters)); err != nil {
 			return nil, err
 		}

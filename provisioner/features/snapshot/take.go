@@ -31,6 +31,8 @@ type taking struct {
 	origin  objects.SnapshotOrigin
 	source  backends.Target
 	mode    *corev1.PersistentVolumeMode
+	// consistency is that of the class, if the snapshot is one of a group.
+	consistency policy.Consistency
 }
 
 func (c *Controller) syncSnapshot(ctx context.Context, a *attempt) error {
@@ -273,7 +275,7 @@ func (t *taking) reserve(ctx context.Context, class *snapshotv1.VolumeSnapshotCl
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
-	t.origin.Backup = decision.Backup
+	t.origin.Backup, t.consistency = decision.Backup, decision.Consistency
 	if err := t.counting.countFor(ctx, shelfOf(t.origin), decision.Decision); err != nil {
 		return err
 	}
