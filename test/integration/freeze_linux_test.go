@@ -267,7 +267,7 @@ func TestSnapshotsOfFrozenVolumesShowOneMoment(t *testing.T) {
 	n.longest.Store(0)
 	for group := range groups {
 		killing := make(chan struct{})
-		kill := group%20 >= 18
+		kill := group%40 >= 38
 		if kill {
 			killed++
 			go func() {

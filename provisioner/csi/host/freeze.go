@@ -103,6 +103,7 @@ func readEnd(line string) error {
 // filesystems are what a holder freezes.
 type filesystems struct {
 	names        []string
+	sync         func(i int)
 	freeze, thaw func(i int) error
 	// note writes the record, and forget removes it.
 	note, forget func() error
@@ -113,10 +114,6 @@ type filesystems struct {
 // of them. A call that hangs in the kernel keeps none but its own filesystem frozen, and
 // only until it returns.
 func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration) {
-	if err := f.note(); err != nil {
-		fmt.Fprintf(out, "%sits record: %v\n", sayFailed, err) //nolint:errcheck // Nothing was done.
-		return
-	}
 	over := make(chan string, 2)
 	go func() {
 		if line, _ := in.ReadString('\n'); line == sayThaw+"\n" {
@@ -126,6 +123,27 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 		}
 	}()
 	defer time.AfterFunc(atMost, func() { over <- sayTimeUp }).Stop()
+
+	// Pods still write while most of what they have written goes to the disks.
+	synced := make(chan struct{})
+	go func() {
+		defer close(synced)
+		var syncing sync.WaitGroup
+		for i := range f.names {
+			syncing.Go(func() { f.sync(i) })
+		}
+		syncing.Wait()
+	}()
+	err := errors.New("the kernel did not write to the disks in time")
+	select {
+	case <-synced:
+		err = f.note()
+	case <-over:
+	}
+	if err != nil {
+		fmt.Fprintf(out, "%s%v\n", sayFailed, err) //nolint:errcheck // Nothing was done.
+		return
+	}
 
 	var mu sync.Mutex // guards end while several filesystems are thawed
 	end := ""

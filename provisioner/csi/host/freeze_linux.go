@@ -52,6 +52,7 @@ func RunHolder(arguments []string, in io.Reader, out io.Writer) error {
 	record, content := arguments[1], arguments[2]
 	filesystems{
 		names:  arguments[3:],
+		sync:   func(i int) { _ = unix.Syncfs(firstFile + i) }, // Freezing does it, too.
 		freeze: func(i int) error { return ask(uintptr(firstFile+i), ioctlFreeze) },
 		thaw:   func(i int) error { return ask(uintptr(firstFile+i), ioctlThaw) },
 		note:   func() error { return os.WriteFile(record, []byte(content), 0o600) },

@@ -177,6 +177,12 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 			return nil, refuse(Raw, pv.Name, nodes[0].Name, "the volume of PersistentVolume %s is a raw block volume, and in use on node %s: it has no filesystem to freeze", pv.Name, nodes[0].Name)
 		}
 		for _, node := range nodes {
+			// The others would wait for it, frozen.
+			if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+			}) {
+				return nil, refuse(Silent, pv.Name, node.Name, "node %s, which uses the volume of PersistentVolume %s, is not Ready", node.Name, pv.Name)
+			}
 			used[node.Name] = node
 		}
 	}
