@@ -141,7 +141,7 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 	case <-over:
 	}
 	if err != nil {
-		fmt.Fprintf(out, "%s%v\n", sayFailed, err) //nolint:errcheck // Nothing was done.
+		fmt.Fprintf(out, "%s%v\n", sayFailed, err)
 		return
 	}
 
@@ -186,7 +186,7 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 		}
 	}
 	if !failed {
-		fmt.Fprintln(out, sayFrozen) //nolint:errcheck // The plugin has ended, which in says, too.
+		fmt.Fprintln(out, sayFrozen) // If the plugin has ended, in says so.
 		end = <-over
 	}
 	for i := range frozen {
@@ -198,5 +198,5 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 			end = sayLeft + "its record: " + err.Error()
 		}
 	}
-	fmt.Fprintln(out, end) //nolint:errcheck // The plugin has ended.
+	fmt.Fprintln(out, end)
 }
