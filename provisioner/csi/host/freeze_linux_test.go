@@ -18,15 +18,15 @@ import (
 
 // What the test's own program is when it is started with these arguments.
 const (
-	asHolder = "be-a-holder"
+	asGuard  = "be-a-guard"
 	asPlugin = "be-a-plugin"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case asHolder:
-			if err := RunHolder(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		case asGuard:
+			if err := RunGuard(os.Args[2:], os.Stdin, os.Stdout); err != nil {
 				panic(err)
 			}
 			return
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // bePlugin freezes a filesystem, says so, and waits to be killed.
 func bePlugin(record, at, number string) {
-	if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{{at, number}}, time.Minute, record, "{}"}); err != nil {
+	if _, err := guard().Freeze(FreezeOrder{[]FreezePoint{{at, number}}, time.Minute, record, "{}"}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -48,7 +48,7 @@ func bePlugin(record, at, number string) {
 	select {}
 }
 
-func holder() *Holder { return &Holder{Local: NewLocal("/"), Command: []string{asHolder}} }
+func guard() *Guard { return &Guard{Local: NewLocal("/"), Command: []string{asGuard}} }
 
 // mounted makes filesystems on loop devices, mounts them, and has a process write to each
 // all the time. written counts what it has written.
@@ -144,7 +144,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 	}
 	freeze := func(t *testing.T, atMost time.Duration) Frozen {
 		t.Helper()
-		frozen, err := holder().Freeze(FreezeOrder{points, atMost, record, "{}"})
+		frozen, err := guard().Freeze(FreezeOrder{points, atMost, record, "{}"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		if err := exec.Command("fsfreeze", "--freeze", points[1].At).Run(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := holder().Freeze(FreezeOrder{points, time.Minute, record, "{}"}); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
+		if _, err := guard().Freeze(FreezeOrder{points, time.Minute, record, "{}"}); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
 			t.Errorf("the error is %v", err)
 		}
 		expectWrites(t, true, written[0])
@@ -194,13 +194,13 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		}
 		expectWrites(t, true, written...)
 	})
-	t.Run("when its holder is killed", func(t *testing.T) {
+	t.Run("when its guard is killed", func(t *testing.T) {
 		frozen := freeze(t, time.Minute)
-		for _, pid := range holders(t) {
+		for _, pid := range guards(t) {
 			_ = unix.Kill(pid, unix.SIGTERM) // which it ignores
 		}
 		expectWrites(t, false, written...)
-		for _, pid := range holders(t) {
+		for _, pid := range guards(t) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		if err := frozen.Thaw(); !errors.Is(err, ErrMayBeFrozen) {
@@ -210,7 +210,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		recorded(t, true)
 		for _, point := range points {
 			for range 2 {
-				if err := holder().Thaw(t.Context(), point); err != nil {
+				if err := guard().Thaw(t.Context(), point); err != nil {
 					t.Error(err)
 				}
 			}
@@ -241,7 +241,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 			recorded(t, false)
 		}
 	})
-	t.Run("not from a container that would take the holder with it", func(t *testing.T) {
+	t.Run("not from a container that would take the guard with it", func(t *testing.T) {
 		program, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
@@ -253,23 +253,23 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 	})
 	t.Run("never what is mounted there instead", func(t *testing.T) {
 		other := FreezePoint{points[0].At, points[1].Number}
-		if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{other}, time.Minute, record, "{}"}); err == nil {
+		if _, err := guard().Freeze(FreezeOrder{[]FreezePoint{other}, time.Minute, record, "{}"}); err == nil {
 			t.Error("it is frozen")
 		}
-		if err := holder().Thaw(t.Context(), other); err != nil {
+		if err := guard().Thaw(t.Context(), other); err != nil {
 			t.Error(err)
 		}
 	})
 	// The race detector delays the end of a process.
-	for deadline := time.Now().Add(10 * time.Second); len(holders(t)) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(guards(t)) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("a holder is left")
+			t.Fatal("a guard is left")
 		}
 	}
 }
 
-// holders returns the processes of holders.
-func holders(t *testing.T) (found []int) {
+// guards returns the processes of guards.
+func guards(t *testing.T) (found []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -277,7 +277,7 @@ func holders(t *testing.T) (found []int) {
 	}
 	for _, file := range all {
 		line, _ := os.ReadFile(file)
-		if words := strings.Split(string(line), "\x00"); len(words) > 3 && words[1] == asHolder && strings.Contains(string(line), os.TempDir()) {
+		if words := strings.Split(string(line), "\x00"); len(words) > 3 && words[1] == asGuard && strings.Contains(string(line), os.TempDir()) {
 			var pid int
 			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err == nil {
 				found = append(found, pid)

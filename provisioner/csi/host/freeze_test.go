@@ -70,9 +70,9 @@ func (d *disks) left() int {
 	return len(d.frozen)
 }
 
-// TestAHolderThawsWhateverHappens: when it is asked to, when nobody is left to ask, when
+// TestAGuardThawsWhateverHappens: when it is asked to, when nobody is left to ask, when
 // time is up, and when the kernel hangs.
-func TestAHolderThawsWhateverHappens(t *testing.T) {
+func TestAGuardThawsWhateverHappens(t *testing.T) {
 	const never = time.Hour
 	for name, c := range map[string]struct {
 		disks *disks
@@ -80,7 +80,7 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 		say string
 		// others is what somebody else does meanwhile.
 		others func(*disks)
-		// frozen is whether all were frozen, and end what the holder says of them.
+		// frozen is whether all were frozen, and end what the guard says of them.
 		frozen bool
 		end    error
 		// wait is when nothing is frozen any more, and hangs how many are then.
@@ -152,8 +152,8 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 	}
 }
 
-// TestAHolderThatSaysNothingWasKilled: or half a line.
-func TestAHolderThatSaysNothingWasKilled(t *testing.T) {
+// TestAGuardThatSaysNothingWasKilled: or half a line.
+func TestAGuardThatSaysNothingWasKilled(t *testing.T) {
 	for _, line := range []string{"", "tha", "frozen\n"} {
 		if err := readEnd(line); !errors.Is(err, ErrMayBeFrozen) {
 			t.Errorf("%q means %v", line, err)

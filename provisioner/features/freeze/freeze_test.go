@@ -217,7 +217,7 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 	}{
 		"nothing happens":         {func(*cluster) { time.Sleep(5 * time.Second) }, ""},
 		"time is up on the nodes": {func(*cluster) { time.Sleep(11 * time.Second) }, "filesystems did not stay frozen on node n1: time is up"},
-		"one thaws by itself":     {func(c *cluster) { c.nodes["n2"].lose(errors.New("its holder was killed")) }, "on node n2: its holder was killed"},
+		"one thaws by itself":     {func(c *cluster) { c.nodes["n2"].lose(errors.New("its guard was killed")) }, "on node n2: its guard was killed"},
 		"a plugin is stopped":     {func(c *cluster) { c.nodes["n2"].stop() }, "on node n2: the node plugin was stopped"},
 		"another leader freezes, too": {func(c *cluster) {
 			_, _ = c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")}, time.Second)
