@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -285,4 +286,49 @@ func guards(t *testing.T) (found []int) {
 		}
 	}
 	return found
+}
+
+// TestAGuardOutlivesItsContainer: whoever ends a container kills everything in its cgroup.
+func TestAGuardOutlivesItsContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can move processes")
+	}
+	root := t.TempDir()
+	all, status := filepath.Join(root, cgroups), filepath.Join(root, "proc/self/status")
+	if err := errors.Join(os.MkdirAll(all, 0o700), os.MkdirAll(filepath.Dir(status), 0o700), os.WriteFile(status, []byte("Name:\tnode\nNSpid:\t7\nNSpgid:\t7\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("mount", "-t", "cgroup2", "none", all).CombinedOutput(); err != nil {
+		t.Skipf("there is no cgroup v2: %v: %s", err, output)
+	}
+	container := filepath.Join(all, "container-of-"+filepath.Base(filepath.Dir(root)))
+	t.Cleanup(func() {
+		if err := errors.Join(os.Remove(container), exec.Command("umount", all).Run()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Mkdir(container, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	start := func() *exec.Cmd {
+		process := exec.Command("sleep", "60")
+		if err := errors.Join(process.Start(), os.WriteFile(filepath.Join(container, "cgroup.procs"), fmt.Append(nil, process.Process.Pid), 0)); err != nil {
+			t.Fatal(err)
+		}
+		return process
+	}
+	plugin, guard := start(), start()
+	if err := NewLocal(root).release(guard.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(container, "cgroup.kill"), []byte("1"), 0); err != nil {
+		t.Error(err)
+	}
+	_ = plugin.Wait()
+	// What ended it is what was first.
+	_ = guard.Process.Signal(syscall.SIGTERM)
+	_ = guard.Wait()
+	if by := guard.ProcessState.Sys().(syscall.WaitStatus).Signal(); by != syscall.SIGTERM {
+		t.Errorf("the guard was ended with its container: %s", by)
+	}
 }
