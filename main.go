@@ -163,16 +163,16 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
-	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log), nodeHoldCommand())
+	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log), nodeGuardCommand())
 	return command
 }
 
-// nodeHoldCommand is started by the node plugin, and by nobody else.
-func nodeHoldCommand() *cobra.Command {
+// nodeGuardCommand is started by the node plugin, and by nobody else.
+func nodeGuardCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: plugin.HoldCommand, Short: "Keep filesystems frozen for the node plugin", Hidden: true, DisableFlagParsing: true,
+		Use: plugin.GuardCommand, Short: "Keep filesystems frozen for the node plugin", Hidden: true, DisableFlagParsing: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
-			if err := plugin.Hold(arguments, command.InOrStdin(), os.Stdout); err != nil {
+			if err := plugin.Guard(arguments, command.InOrStdin(), os.Stdout); err != nil {
 				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 			}
 			return nil

@@ -13,15 +13,15 @@ import (
 // ErrBlocked is what a writer gets that would wait for a frozen filesystem.
 var ErrBlocked = errors.New("the filesystem is frozen, so the writer waits")
 
-// freezer is who froze a filesystem: a holder, or an administrator.
+// freezer is who froze a filesystem: a guard, or an administrator.
 type freezer struct {
-	hold *Hold
-	// at is where the holder has it open.
+	guard *Guard
+	// at is where the guard has it open.
 	at string
 }
 
-// Hold is a holder of package host. It implements host.Frozen.
-type Hold struct {
+// Guard is a guard of package host. It implements host.Frozen.
+type Guard struct {
 	node    *Node
 	order   host.FreezeOrder
 	ended   chan struct{}
@@ -57,27 +57,27 @@ func (n *Node) Frozen() int {
 	return len(n.frozen)
 }
 
-// KillHolders kills what has filesystems frozen. They stay frozen.
-func (n *Node) KillHolders() {
+// KillGuards kills what has filesystems frozen. They stay frozen.
+func (n *Node) KillGuards() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.killHolders()
+	n.killGuards()
 }
 
-func (n *Node) killHolders() {
-	for _, h := range n.holds {
+func (n *Node) killGuards() {
+	for _, h := range n.guards {
 		h.end(host.ErrMayBeFrozen)
 	}
-	n.holds = nil
+	n.guards = nil
 }
 
-// orphan does what holders do when the plugin is killed.
+// orphan does what guards do when the plugin is killed.
 func (n *Node) orphan() {
-	if n.HoldersDie {
-		n.killHolders()
+	if n.GuardsDie {
+		n.killGuards()
 		return
 	}
-	for _, h := range slices.Clone(n.holds) {
+	for _, h := range slices.Clone(n.guards) {
 		h.thaw(host.ErrTimeUp)
 	}
 }
@@ -100,8 +100,8 @@ func (n *Node) Freeze(order host.FreezeOrder) (host.Frozen, error) {
 	if n.crashed {
 		return nil, ErrCrashed
 	}
-	h := &Hold{node: n, order: order, ended: make(chan struct{})}
-	n.holds = append(n.holds, h)
+	h := &Guard{node: n, order: order, ended: make(chan struct{})}
+	n.guards = append(n.guards, h)
 	if err := n.change("write "+order.Record, func() error {
 		n.files[order.Record] = []byte(order.Content)
 		return nil
@@ -126,7 +126,7 @@ func (n *Node) Freeze(order host.FreezeOrder) (host.Frozen, error) {
 			})
 		}
 		if err != nil && h.over {
-			return nil, h.err // The plugin is dead, and the holder did what it does then.
+			return nil, h.err // The plugin is dead, and the guard did what it does then.
 		}
 		if err != nil {
 			h.thaw(nil)
@@ -160,7 +160,7 @@ func (n *Node) Thaw(_ context.Context, p host.FreezePoint) error {
 		return nil
 	}
 	return n.change("thaw "+p.At, func() error {
-		if by.hold == nil {
+		if by.guard == nil {
 			n.harm = append(n.harm, "what somebody else had frozen was thawed at "+p.At)
 		}
 		delete(n.frozen, m.device)
@@ -169,7 +169,7 @@ func (n *Node) Thaw(_ context.Context, p host.FreezePoint) error {
 }
 
 // Thaw implements host.Frozen.
-func (h *Hold) Thaw() error {
+func (h *Guard) Thaw() error {
 	h.node.mu.Lock()
 	defer h.node.mu.Unlock()
 	h.thaw(nil)
@@ -177,16 +177,16 @@ func (h *Hold) Thaw() error {
 }
 
 // Ended implements host.Frozen.
-func (h *Hold) Ended() <-chan struct{} { return h.ended }
+func (h *Guard) Ended() <-chan struct{} { return h.ended }
 
-// thaw thaws what the holder has frozen.
-func (h *Hold) thaw(why error) {
+// thaw thaws what the guard has frozen.
+func (h *Guard) thaw(why error) {
 	if h.over {
 		return
 	}
 	mine := 0
 	for device, by := range h.node.frozen {
-		if by.hold == h {
+		if by.guard == h {
 			delete(h.node.frozen, device)
 			mine++
 		}
@@ -195,11 +195,11 @@ func (h *Hold) thaw(why error) {
 		why = errors.New("somebody else has thawed it")
 	}
 	delete(h.node.files, h.order.Record)
-	h.node.holds = slices.DeleteFunc(h.node.holds, func(other *Hold) bool { return other == h })
+	h.node.guards = slices.DeleteFunc(h.node.guards, func(other *Guard) bool { return other == h })
 	h.end(why)
 }
 
-func (h *Hold) end(why error) {
+func (h *Guard) end(why error) {
 	if h.expires != nil {
 		h.expires.Stop()
 	}

@@ -193,10 +193,10 @@ type Node struct {
 	// their io.max has by device; nil if a cgroup has no io.max. Without
 	// any, the node has version 1.
 	Cgroups map[string]map[string]string
-	// FreezeDelay is how long it takes to freeze filesystems. HoldersDie makes what has
+	// FreezeDelay is how long it takes to freeze filesystems. GuardsDie makes what has
 	// filesystems frozen die with the plugin.
 	FreezeDelay time.Duration
-	HoldersDie  bool
+	GuardsDie   bool
 	// Links are directories that are symbolic links, and where they lead.
 	Links map[string]string
 
@@ -218,7 +218,7 @@ type Node struct {
 	mounts      []*mount
 	setro       map[string]bool
 	frozen      map[string]freezer // by device
-	holds       []*Hold
+	guards      []*Guard
 	calls       []string
 	harm        []string
 	nextID      int
@@ -285,7 +285,7 @@ func (n *Node) Reboot(boot string) {
 	defer n.mu.Unlock()
 	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
-	n.killHolders()
+	n.killGuards()
 	clear(n.frozen)
 	n.controllers, n.heads, n.rports, n.Layers, n.opened = nil, nil, nil, nil, nil
 	for _, m := range n.mappings {

@@ -66,10 +66,10 @@ const (
 	Frozen State = "frozen"
 	// Thawed means that the leader asked for it, and that they were frozen until then.
 	Thawed State = "thawed"
-	// Refused means that nothing was frozen, and Lost that they were thawed before the
-	// leader asked for it.
+	// Refused means that nothing was frozen.
 	Refused State = "refused"
-	Lost    State = "lost"
+	// Lost means that they were thawed before the leader asked for it.
+	Lost State = "lost"
 )
 
 // Answer is what a node plugin says.

@@ -14,7 +14,7 @@ import (
 // A filesystem that is frozen has everything on its disk, and whoever writes to it waits
 // until it is thawed. The kernel ties a freeze to no process: if the one that froze a
 // filesystem is killed, the filesystem stays frozen, and its pods wait forever. So the node
-// plugin freezes by a process of its own, the holder, which outlives the plugin and its
+// plugin freezes by a process of its own, the guard, which outlives the plugin and its
 // container. It thaws everything when the plugin says so, when the plugin has ended, or when
 // time is up, whatever comes first.
 
@@ -34,7 +34,7 @@ type Frozen interface {
 	// Thaw thaws them. Its error says why they did not all stay frozen until now; after
 	// ErrMayBeFrozen, some are perhaps still frozen.
 	Thaw() error
-	// Ended is closed when nothing is frozen any more, or the holder has ended.
+	// Ended is closed when nothing is frozen any more, or the guard has ended.
 	Ended() <-chan struct{}
 }
 
@@ -43,7 +43,7 @@ type FreezeOrder struct {
 	Points []FreezePoint
 	AtMost time.Duration
 	// Record is a file, with this Content before the first filesystem is frozen, that is
-	// removed once none is. It shows what a holder that was killed has left.
+	// removed once none is. It shows what a guard that was killed has left.
 	Record, Content string
 }
 
@@ -55,7 +55,7 @@ type FreezePoint struct {
 }
 
 var (
-	// ErrMayBeFrozen means that nobody has thawed a filesystem: the holder was killed, or
+	// ErrMayBeFrozen means that nobody has thawed a filesystem: the guard was killed, or
 	// the kernel did not thaw it.
 	ErrMayBeFrozen = errors.New("a filesystem may still be frozen")
 	// ErrTimeUp means that the filesystems were thawed because time was up.
@@ -66,7 +66,7 @@ var (
 	errNotFrozen = errors.New("somebody else has thawed it")
 )
 
-// What the plugin and the holder say to each other, each in a line.
+// What the plugin and the guard say to each other, each in a line.
 const (
 	sayFreeze = "freeze"
 	sayThaw   = "thaw"
@@ -79,7 +79,7 @@ const (
 	sayLeft   = "left "
 )
 
-// readEnd returns the error that the holder's last line stands for.
+// readEnd returns the error that the guard's last line stands for.
 func readEnd(line string) error {
 	line = strings.TrimSuffix(line, "\n")
 	if line == sayThawed {
@@ -100,23 +100,20 @@ func readEnd(line string) error {
 	return fmt.Errorf("%w: the process that kept it frozen was killed", ErrMayBeFrozen)
 }
 
-// filesystems are what a holder freezes.
+// filesystems are what a guard freezes.
 type filesystems struct {
 	names        []string
+	sync         func(i int)
 	freeze, thaw func(i int) error
 	// note writes the record, and forget removes it.
 	note, forget func() error
 }
 
-// hold is the work of a holder: it freezes filesystems in order, says so, and thaws them
+// hold is the work of a guard: it freezes filesystems in order, says so, and thaws them
 // once it is asked to, the plugin has ended, or time is up. In the end, it says what became
 // of them. A call that hangs in the kernel keeps none but its own filesystem frozen, and
 // only until it returns.
 func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration) {
-	if err := f.note(); err != nil {
-		fmt.Fprintf(out, "%sits record: %v\n", sayFailed, err) //nolint:errcheck // Nothing was done.
-		return
-	}
 	over := make(chan string, 2)
 	go func() {
 		if line, _ := in.ReadString('\n'); line == sayThaw+"\n" {
@@ -126,6 +123,27 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 		}
 	}()
 	defer time.AfterFunc(atMost, func() { over <- sayTimeUp }).Stop()
+
+	// Pods still write while most of what they have written goes to the disks.
+	synced := make(chan struct{})
+	go func() {
+		defer close(synced)
+		var syncing sync.WaitGroup
+		for i := range f.names {
+			syncing.Go(func() { f.sync(i) })
+		}
+		syncing.Wait()
+	}()
+	err := errors.New("the kernel did not write to the disks in time")
+	select {
+	case <-synced:
+		err = f.note()
+	case <-over:
+	}
+	if err != nil {
+		fmt.Fprintf(out, "%s%v\n", sayFailed, err)
+		return
+	}
 
 	var mu sync.Mutex // guards end while several filesystems are thawed
 	end := ""
@@ -168,7 +186,7 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 		}
 	}
 	if !failed {
-		fmt.Fprintln(out, sayFrozen) //nolint:errcheck // The plugin has ended, which in says, too.
+		fmt.Fprintln(out, sayFrozen) // If the plugin has ended, in says so.
 		end = <-over
 	}
 	for i := range frozen {
@@ -180,5 +198,5 @@ func (f filesystems) hold(in *bufio.Reader, out io.Writer, atMost time.Duration)
 			end = sayLeft + "its record: " + err.Error()
 		}
 	}
-	fmt.Fprintln(out, end) //nolint:errcheck // The plugin has ended.
+	fmt.Fprintln(out, end)
 }

@@ -26,19 +26,19 @@ const (
 	ioctlThaw   = 0xc0045878 // FITHAW
 )
 
-// Holder is a Freezer by processes of this program.
-type Holder struct {
+// Guard is a Freezer by processes of this program.
+type Guard struct {
 	Local *Local
-	// Command are the arguments with which this program calls RunHolder.
+	// Command are the arguments with which this program calls RunGuard.
 	Command []string
 }
 
-// firstFile is the number of the first file that a holder inherits.
+// firstFile is the number of the first file that a guard inherits.
 const firstFile = 3
 
-// RunHolder is what a holder does. Its arguments are the longest time, the record and its
+// RunGuard is what a guard does. Its arguments are the longest time, the record and its
 // content, and the names of the filesystems whose open directories it inherits.
-func RunHolder(arguments []string, in io.Reader, out io.Writer) error {
+func RunGuard(arguments []string, in io.Reader, out io.Writer) error {
 	// Only the plugin ends it, and it ends with the plugin.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	from := bufio.NewReader(in)
@@ -52,6 +52,7 @@ func RunHolder(arguments []string, in io.Reader, out io.Writer) error {
 	record, content := arguments[1], arguments[2]
 	filesystems{
 		names:  arguments[3:],
+		sync:   func(i int) { _ = unix.Syncfs(firstFile + i) }, // Freezing does it, too.
 		freeze: func(i int) error { return ask(uintptr(firstFile+i), ioctlFreeze) },
 		thaw:   func(i int) error { return ask(uintptr(firstFile+i), ioctlThaw) },
 		note:   func() error { return os.WriteFile(record, []byte(content), 0o600) },
@@ -74,7 +75,7 @@ func ask(descriptor, request uintptr) error {
 	return errno
 }
 
-// held are filesystems that a holder has frozen.
+// held are filesystems that a guard has frozen.
 type held struct {
 	to    io.Writer
 	ended chan struct{}
@@ -82,13 +83,13 @@ type held struct {
 	err error
 }
 
-// Freeze starts a holder, which freezes the filesystems.
-func (h *Holder) Freeze(order FreezeOrder) (Frozen, error) {
-	record := h.Local.Path(order.Record)
+// Freeze starts a guard, which freezes the filesystems.
+func (g *Guard) Freeze(order FreezeOrder) (Frozen, error) {
+	record := g.Local.Path(order.Record)
 	if err := os.MkdirAll(filepath.Dir(record), 0o700); err != nil {
 		return nil, err
 	}
-	command := exec.Command("/proc/self/exe", append(slices.Clone(h.Command), order.AtMost.String(), record, order.Content)...)
+	command := exec.Command("/proc/self/exe", append(slices.Clone(g.Command), order.AtMost.String(), record, order.Content)...)
 	// What is open can neither be unmounted nor become another filesystem.
 	defer func() {
 		for _, file := range command.ExtraFiles {
@@ -96,7 +97,7 @@ func (h *Holder) Freeze(order FreezeOrder) (Frozen, error) {
 		}
 	}()
 	for _, point := range order.Points {
-		file, err := h.Local.openMounted(context.Background(), point)
+		file, err := g.Local.openMounted(context.Background(), point)
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +121,7 @@ func (h *Holder) Freeze(order FreezeOrder) (Frozen, error) {
 		_ = command.Wait() // The line says more.
 		return readEnd(line)
 	}
-	if err := h.Local.release(command.Process.Pid); err != nil {
+	if err := g.Local.release(command.Process.Pid); err != nil {
 		_ = end("")
 		return nil, err
 	}
@@ -196,16 +197,16 @@ func (l *Local) openMounted(ctx context.Context, point FreezePoint) (file *os.Fi
 	return file, nil
 }
 
-// Thaw thaws a filesystem itself, because its holder has ended.
-func (h *Holder) Thaw(ctx context.Context, point FreezePoint) error {
-	file, err := h.Local.openMounted(ctx, point)
+// Thaw thaws a filesystem itself, because its guard has ended.
+func (g *Guard) Thaw(ctx context.Context, point FreezePoint) error {
+	file, err := g.Local.openMounted(ctx, point)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return h.Local.bounded(ctx, setLimit, "thawing "+point.At, func() error {
+	return g.Local.bounded(ctx, setLimit, "thawing "+point.At, func() error {
 		defer file.Close() //nolint:errcheck // Nothing was written.
 		if err := ask(file.Fd(), ioctlThaw); err != nil && !errors.Is(err, errNotFrozen) {
 			return fmt.Errorf("thaw %s: %w", point.At, err)

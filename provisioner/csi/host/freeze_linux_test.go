@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,15 +19,15 @@ import (
 
 // What the test's own program is when it is started with these arguments.
 const (
-	asHolder = "be-a-holder"
+	asGuard  = "be-a-guard"
 	asPlugin = "be-a-plugin"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case asHolder:
-			if err := RunHolder(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+		case asGuard:
+			if err := RunGuard(os.Args[2:], os.Stdin, os.Stdout); err != nil {
 				panic(err)
 			}
 			return
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // bePlugin freezes a filesystem, says so, and waits to be killed.
 func bePlugin(record, at, number string) {
-	if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{{at, number}}, time.Minute, record, "{}"}); err != nil {
+	if _, err := guard().Freeze(FreezeOrder{[]FreezePoint{{at, number}}, time.Minute, record, "{}"}); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -48,7 +49,7 @@ func bePlugin(record, at, number string) {
 	select {}
 }
 
-func holder() *Holder { return &Holder{Local: NewLocal("/"), Command: []string{asHolder}} }
+func guard() *Guard { return &Guard{Local: NewLocal("/"), Command: []string{asGuard}} }
 
 // mounted makes filesystems on loop devices, mounts them, and has a process write to each
 // all the time. written counts what it has written.
@@ -114,21 +115,19 @@ func writing(t *testing.T, at string) *atomic.Int64 {
 	return &n
 }
 
-// writes reports whether something is being written.
-func writes(n *atomic.Int64) bool {
-	before := n.Load()
-	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if n.Load() > before+1 {
-			return true
-		}
-	}
-	return false
-}
-
+// expectWrites checks whether something is written to all of some filesystems.
 func expectWrites(t *testing.T, want bool, written ...*atomic.Int64) {
 	t.Helper()
+	patience := 200 * time.Millisecond
+	if want {
+		patience = 10 * time.Second
+	}
 	for i, n := range written {
-		if writes(n) != want {
+		before, end := n.Load(), time.Now().Add(patience)
+		for n.Load() <= before+1 && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+		if (n.Load() > before+1) != want {
 			t.Errorf("filesystem %d is written: %t", i, !want)
 		}
 	}
@@ -146,7 +145,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 	}
 	freeze := func(t *testing.T, atMost time.Duration) Frozen {
 		t.Helper()
-		frozen, err := holder().Freeze(FreezeOrder{points, atMost, record, "{}"})
+		frozen, err := guard().Freeze(FreezeOrder{points, atMost, record, "{}"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +176,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		if err := exec.Command("fsfreeze", "--freeze", points[1].At).Run(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := holder().Freeze(FreezeOrder{points, time.Minute, record, "{}"}); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
+		if _, err := guard().Freeze(FreezeOrder{points, time.Minute, record, "{}"}); !errors.Is(err, ErrFrozenByOthers) || !strings.Contains(err.Error(), points[1].At) {
 			t.Errorf("the error is %v", err)
 		}
 		expectWrites(t, true, written[0])
@@ -196,13 +195,13 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		}
 		expectWrites(t, true, written...)
 	})
-	t.Run("when its holder is killed", func(t *testing.T) {
+	t.Run("when its guard is killed", func(t *testing.T) {
 		frozen := freeze(t, time.Minute)
-		for _, pid := range holders(t) {
+		for _, pid := range guards(t) {
 			_ = unix.Kill(pid, unix.SIGTERM) // which it ignores
 		}
 		expectWrites(t, false, written...)
-		for _, pid := range holders(t) {
+		for _, pid := range guards(t) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		if err := frozen.Thaw(); !errors.Is(err, ErrMayBeFrozen) {
@@ -212,7 +211,7 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 		recorded(t, true)
 		for _, point := range points {
 			for range 2 {
-				if err := holder().Thaw(t.Context(), point); err != nil {
+				if err := guard().Thaw(t.Context(), point); err != nil {
 					t.Error(err)
 				}
 			}
@@ -243,25 +242,35 @@ func TestTheKernelFreezesAndThaws(t *testing.T) {
 			recorded(t, false)
 		}
 	})
+	t.Run("not from a container that would take the guard with it", func(t *testing.T) {
+		program, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		output, err := exec.Command("unshare", "--pid", "--fork", program, asPlugin, record, points[0].At, points[0].Number).CombinedOutput()
+		if err != nil || !strings.Contains(string(output), "run the pods of the node plugin with hostPID: true") {
+			t.Errorf("%v: %s", err, output)
+		}
+	})
 	t.Run("never what is mounted there instead", func(t *testing.T) {
 		other := FreezePoint{points[0].At, points[1].Number}
-		if _, err := holder().Freeze(FreezeOrder{[]FreezePoint{other}, time.Minute, record, "{}"}); err == nil {
+		if _, err := guard().Freeze(FreezeOrder{[]FreezePoint{other}, time.Minute, record, "{}"}); err == nil {
 			t.Error("it is frozen")
 		}
-		if err := holder().Thaw(t.Context(), other); err != nil {
+		if err := guard().Thaw(t.Context(), other); err != nil {
 			t.Error(err)
 		}
 	})
 	// The race detector delays the end of a process.
-	for deadline := time.Now().Add(10 * time.Second); len(holders(t)) > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(guards(t)) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("a holder is left")
+			t.Fatal("a guard is left")
 		}
 	}
 }
 
-// holders returns the processes of holders.
-func holders(t *testing.T) (found []int) {
+// guards returns the processes of guards.
+func guards(t *testing.T) (found []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -269,7 +278,7 @@ func holders(t *testing.T) (found []int) {
 	}
 	for _, file := range all {
 		line, _ := os.ReadFile(file)
-		if words := strings.Split(string(line), "\x00"); len(words) > 3 && words[1] == asHolder && strings.Contains(string(line), os.TempDir()) {
+		if words := strings.Split(string(line), "\x00"); len(words) > 3 && words[1] == asGuard && strings.Contains(string(line), os.TempDir()) {
 			var pid int
 			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err == nil {
 				found = append(found, pid)
@@ -277,4 +286,49 @@ func holders(t *testing.T) (found []int) {
 		}
 	}
 	return found
+}
+
+// TestAGuardOutlivesItsContainer: whoever ends a container kills everything in its cgroup.
+func TestAGuardOutlivesItsContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can move processes")
+	}
+	root := t.TempDir()
+	all, status := filepath.Join(root, cgroups), filepath.Join(root, "proc/self/status")
+	if err := errors.Join(os.MkdirAll(all, 0o700), os.MkdirAll(filepath.Dir(status), 0o700), os.WriteFile(status, []byte("Name:\tnode\nNSpid:\t7\nNSpgid:\t7\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.Command("mount", "-t", "cgroup2", "none", all).CombinedOutput(); err != nil {
+		t.Skipf("there is no cgroup v2: %v: %s", err, output)
+	}
+	container := filepath.Join(all, "container-of-"+filepath.Base(filepath.Dir(root)))
+	t.Cleanup(func() {
+		if err := errors.Join(os.Remove(container), exec.Command("umount", all).Run()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Mkdir(container, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	start := func() *exec.Cmd {
+		process := exec.Command("sleep", "60")
+		if err := errors.Join(process.Start(), os.WriteFile(filepath.Join(container, "cgroup.procs"), fmt.Append(nil, process.Process.Pid), 0)); err != nil {
+			t.Fatal(err)
+		}
+		return process
+	}
+	plugin, guard := start(), start()
+	if err := NewLocal(root).release(guard.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(container, "cgroup.kill"), []byte("1"), 0); err != nil {
+		t.Error(err)
+	}
+	_ = plugin.Wait()
+	// What ended it is what was first.
+	_ = guard.Process.Signal(syscall.SIGTERM)
+	_ = guard.Wait()
+	if by := guard.ProcessState.Sys().(syscall.WaitStatus).Signal(); by != syscall.SIGTERM {
+		t.Errorf("the guard was ended with its container: %s", by)
+	}
 }

@@ -20,6 +20,7 @@ type disks struct {
 	// freezing and thawing take this long, by filesystem; busy is one that others froze.
 	freezing, thawing map[int]time.Duration
 	busy, broken      map[int]bool
+	syncing           time.Duration
 	recorded          bool
 }
 
@@ -60,7 +61,7 @@ func (d *disks) filesystems() filesystems {
 			return nil
 		}
 	}
-	return filesystems{[]string{"a", "b", "c"}, d.freeze, d.thaw, record(true), record(false)}
+	return filesystems{[]string{"a", "b", "c"}, func(int) { time.Sleep(d.syncing) }, d.freeze, d.thaw, record(true), record(false)}
 }
 
 func (d *disks) left() int {
@@ -69,9 +70,9 @@ func (d *disks) left() int {
 	return len(d.frozen)
 }
 
-// TestAHolderThawsWhateverHappens: when it is asked to, when nobody is left to ask, when
+// TestAGuardThawsWhateverHappens: when it is asked to, when nobody is left to ask, when
 // time is up, and when the kernel hangs.
-func TestAHolderThawsWhateverHappens(t *testing.T) {
+func TestAGuardThawsWhateverHappens(t *testing.T) {
 	const never = time.Hour
 	for name, c := range map[string]struct {
 		disks *disks
@@ -79,7 +80,7 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 		say string
 		// others is what somebody else does meanwhile.
 		others func(*disks)
-		// frozen is whether all were frozen, and end what the holder says of them.
+		// frozen is whether all were frozen, and end what the guard says of them.
 		frozen bool
 		end    error
 		// wait is when nothing is frozen any more, and hangs how many are then.
@@ -94,6 +95,7 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 		"a broken disk":      {&disks{broken: map[int]bool{1: true}}, "", nil, false, errors.New("b: input/output error"), 0, 0},
 		"thawed by others":   {&disks{}, sayThaw, func(d *disks) { _ = d.thaw(1) }, true, errors.New("b: somebody else has thawed it"), time.Second, 0},
 		"freezing hangs":     {&disks{freezing: map[int]time.Duration{1: never}}, "", nil, false, errors.New("b: the kernel did not freeze it in time"), 10 * time.Second, 0},
+		"syncing hangs":      {&disks{syncing: never}, "", nil, false, errors.New("the kernel did not write to the disks in time"), 10 * time.Second, 0},
 		"thawing hangs":      {&disks{thawing: map[int]time.Duration{0: never}}, sayThaw, nil, true, nil, time.Second, 1},
 		"freezing takes 9 s": {&disks{freezing: map[int]time.Duration{0: 3 * time.Second, 1: 3 * time.Second, 2: 3 * time.Second}}, "", nil, true, ErrTimeUp, 10 * time.Second, 0},
 	} {
@@ -144,13 +146,14 @@ func TestAHolderThawsWhateverHappens(t *testing.T) {
 					t.Errorf("in the end, it said %v", err)
 				}
 				_ = plugin.Close()
+				time.Sleep(c.disks.syncing)
 			})
 		})
 	}
 }
 
-// TestAHolderThatSaysNothingWasKilled: or half a line.
-func TestAHolderThatSaysNothingWasKilled(t *testing.T) {
+// TestAGuardThatSaysNothingWasKilled: or half a line.
+func TestAGuardThatSaysNothingWasKilled(t *testing.T) {
 	for _, line := range []string{"", "tha", "frozen\n"} {
 		if err := readEnd(line); !errors.Is(err, ErrMayBeFrozen) {
 			t.Errorf("%q means %v", line, err)

@@ -42,17 +42,17 @@ func (l *Local) Usage(context.Context, string) (Usage, error) { return Usage{}, 
 // Lock fails.
 func (l *Local) Lock(context.Context, string, bool) (func(), error) { return nil, errNoNode }
 
-// Holder fails.
-type Holder struct {
+// Guard fails.
+type Guard struct {
 	Local   *Local
 	Command []string
 }
 
-// RunHolder fails.
-func RunHolder([]string, io.Reader, io.Writer) error { return errNoNode }
+// RunGuard fails.
+func RunGuard([]string, io.Reader, io.Writer) error { return errNoNode }
 
 // Freeze fails.
-func (h *Holder) Freeze(FreezeOrder) (Frozen, error) { return nil, errNoNode }
+func (g *Guard) Freeze(FreezeOrder) (Frozen, error) { return nil, errNoNode }
 
 // Thaw fails.
-func (h *Holder) Thaw(context.Context, FreezePoint) error { return errNoNode }
+func (g *Guard) Thaw(context.Context, FreezePoint) error { return errNoNode }

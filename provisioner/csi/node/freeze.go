@@ -31,7 +31,7 @@ var _ frozen.Filesystems = (*Freezing)(nil)
 // NewFreezing returns what freezes the filesystems of a Service's volumes.
 func NewFreezing(of *Service, by host.Freezer) *Freezing { return &Freezing{of, by} }
 
-// freezeRecord is the content of a holder's record. It matters only if the holder is killed.
+// freezeRecord is the content of a guard's record. It matters only if the guard is killed.
 type freezeRecord struct {
 	Boot   string             `json:"boot"`
 	Points []host.FreezePoint `json:"points"`
@@ -43,12 +43,12 @@ const (
 	// thawPatience bounds the wait for a filesystem to thaw, or for one that hangs while it
 	// is frozen. Then the volume's calls may go on: only they get rid of dead disks.
 	thawPatience = 5 * time.Second
-	// thawPause is the time between two attempts to thaw what a holder has left.
+	// thawPause is the time between two attempts to thaw what a guard has left.
 	thawPause = time.Second
-	// holderPatience bounds the wait for the holder of a plugin that was killed, and
-	// holderPause is the time between two looks for its record.
-	holderPatience = 3 * time.Second
-	holderPause    = 100 * time.Millisecond
+	// guardPatience bounds the wait for the guard of a plugin that was killed, and
+	// guardPause is the time between two looks for its record.
+	guardPatience = 3 * time.Second
+	guardPause    = 100 * time.Millisecond
 )
 
 func (f *Freezing) file() string { return path.Join(f.service.state.dir, "frozen.json") }
@@ -219,7 +219,7 @@ func (h *hold) wait(ctx context.Context, ended <-chan struct{}, end time.Time) e
 	case <-h.asked:
 		return nil
 	case <-ended:
-		return nil // The holder says why.
+		return nil // The guard says why.
 	case <-ctx.Done():
 		return fmt.Errorf("the node plugin was stopped: %w", ctx.Err())
 	case <-time.After(time.Until(end)):
@@ -227,7 +227,7 @@ func (h *hold) wait(ctx context.Context, ended <-chan struct{}, end time.Time) e
 	}
 }
 
-// over thaws what a holder has left.
+// over thaws what a guard has left.
 func (h *hold) over(ctx context.Context, ended error) {
 	for errors.Is(ended, host.ErrMayBeFrozen) {
 		err := h.freezing.thaw(ctx, h.points)
@@ -243,7 +243,7 @@ func (h *hold) over(ctx context.Context, ended error) {
 	}
 }
 
-// thaw thaws what a holder may have left, and removes its record.
+// thaw thaws what a guard may have left, and removes its record.
 func (f *Freezing) thaw(ctx context.Context, points []host.FreezePoint) error {
 	var errs []error
 	for _, point := range points {
@@ -270,7 +270,7 @@ func (h *hold) explain(err error) error {
 	return frozen.Refuse(reason, volume, "%v", err)
 }
 
-// Recover implements frozen.Filesystems. A holder that outlives the plugin thaws everything
+// Recover implements frozen.Filesystems. A guard that outlives the plugin thaws everything
 // and removes its record. What remains was left by one that was killed.
 func (f *Freezing) Recover(ctx context.Context) error {
 	unlock, err := f.lock(ctx)
@@ -281,7 +281,7 @@ func (f *Freezing) Recover(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	for waited := time.Duration(0); ; waited += holderPause {
+	for waited := time.Duration(0); ; waited += guardPause {
 		content, err := f.service.state.files.ReadFile(f.file())
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -289,8 +289,8 @@ func (f *Freezing) Recover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if waited < holderPatience {
-			time.Sleep(holderPause)
+		if waited < guardPatience {
+			time.Sleep(guardPause)
 			continue
 		}
 		var record freezeRecord

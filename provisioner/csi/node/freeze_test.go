@@ -100,11 +100,11 @@ func TestAHoldEnds(t *testing.T) {
 		do   func(f *fixture, uses []use, stop func())
 		want string
 	}{
-		"time is up":                      {func(*fixture, []use, func()) { time.Sleep(11 * time.Second) }, host.ErrTimeUp.Error()},
-		"the plugin is stopped":           {func(_ *fixture, _ []use, stop func()) { stop(); time.Sleep(time.Second) }, "the node plugin was stopped"},
-		"the holder is killed":            {func(f *fixture, _ []use, _ func()) { f.node.KillHolders(); time.Sleep(time.Second) }, "a filesystem may still be frozen"},
-		"somebody else thaws one":         {func(f *fixture, uses []use, _ func()) { f.node.ThawByHand(uses[1].pod(1)) }, "somebody else has thawed it"},
-		"the holder is killed as it ends": {func(f *fixture, _ []use, stop func()) { f.node.KillHolders(); stop() }, "a filesystem may still be frozen"},
+		"time is up":                     {func(*fixture, []use, func()) { time.Sleep(11 * time.Second) }, host.ErrTimeUp.Error()},
+		"the plugin is stopped":          {func(_ *fixture, _ []use, stop func()) { stop(); time.Sleep(time.Second) }, "the node plugin was stopped"},
+		"the guard is killed":            {func(f *fixture, _ []use, _ func()) { f.node.KillGuards(); time.Sleep(time.Second) }, "a filesystem may still be frozen"},
+		"somebody else thaws one":        {func(f *fixture, uses []use, _ func()) { f.node.ThawByHand(uses[1].pod(1)) }, "somebody else has thawed it"},
+		"the guard is killed as it ends": {func(f *fixture, _ []use, stop func()) { f.node.KillGuards(); stop() }, "a filesystem may still be frozen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -244,10 +244,10 @@ func TestAKernelThatHangsBlocksNothing(t *testing.T) {
 	})
 }
 
-// TestNothingStaysFrozenWhereverThePluginIsKilled: with its holder, or alone; and what somebody
-// else has frozen stays so, unless the holder was killed at the very moment.
+// TestNothingStaysFrozenWhereverThePluginIsKilled: with its guard, or alone; and what somebody
+// else has frozen stays so, unless the guard was killed at the very moment.
 func TestNothingStaysFrozenWhereverThePluginIsKilled(t *testing.T) {
-	for _, c := range []struct{ holdersDie, foreign, after bool }{
+	for _, c := range []struct{ guardsDie, foreign, after bool }{
 		{false, false, false}, {false, false, true}, {false, true, false}, {false, true, true}, {true, false, false}, {true, false, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestNothingStaysFrozenWhereverThePluginIsKilled(t *testing.T) {
 			for nth := 1; reached; nth++ {
 				synctest.Test(t, func(t *testing.T) {
 					f, uses, freezing := freezing(t)
-					f.node.HoldersDie = c.holdersDie
+					f.node.GuardsDie = c.guardsDie
 					if c.foreign {
 						f.node.FreezeByHand(uses[1].staging())
 					}
@@ -329,12 +329,12 @@ func TestAnyLifeEndsThawed(t *testing.T) {
 				case 3:
 					time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
 				case 4:
-					f.node.KillHolders()
+					f.node.KillGuards()
 				case 5:
 					_ = f.unpublish(u, 1)
 					_ = f.stage(u)
 				case 6:
-					f.node.HoldersDie = random.IntN(2) == 0
+					f.node.GuardsDie = random.IntN(2) == 0
 					f.node.CrashAt(1+random.IntN(4), random.IntN(2) == 0)
 					_ = f.stage(u)
 					_, _ = freezing.Freeze(ctx, handles(uses), time.Second)

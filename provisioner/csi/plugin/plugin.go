@@ -154,7 +154,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var orders *frozen.Follower
 	if o.Report {
-		freezing := node.NewFreezing(service, &host.Holder{Local: root, Command: []string{"node", HoldCommand}})
+		freezing := node.NewFreezing(service, &host.Guard{Local: root, Command: []string{"node", GuardCommand}})
 		if orders, err = o.follower(config, freezing); err != nil {
 			return err
 		}
@@ -251,12 +251,12 @@ func (o *Options) follower(config *rest.Config, filesystems frozen.Filesystems) 
 	return frozen.NewFollower(frozen.FollowerOptions{Leases: client.Leases(o.Namespace), Node: o.NodeName, Filesystems: filesystems, Logger: o.Logger}), nil
 }
 
-// HoldCommand is the name of the command, below that of the plugin, that is Hold.
-const HoldCommand = "hold"
+// GuardCommand is the name of the command, below that of the plugin, that is Guard.
+const GuardCommand = "guard"
 
-// Hold is the process that keeps filesystems frozen for the plugin; see package host.
-func Hold(arguments []string, in io.Reader, out io.Writer) error {
-	return host.RunHolder(arguments, in, out)
+// Guard is the process that keeps filesystems frozen for the plugin; see package host.
+func Guard(arguments []string, in io.Reader, out io.Writer) error {
+	return host.RunGuard(arguments, in, out)
 }
 
 // kubeletMounts returns the native volumes that kubelet has mounted.

@@ -33,6 +33,8 @@ import (
 const (
 	// answerWithin is how long a node plugin may take to do what is ordered.
 	answerWithin = 10 * time.Second
+	// readWithin bounds the reads after a thaw.
+	readWithin = 30 * time.Second
 	// look is the time between two looks for an answer.
 	look = 100 * time.Millisecond
 )
@@ -163,12 +165,13 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 	if len(handles) > frozen.MaxVolumes {
 		return nil, refuse(Failed, "", "", "%d volumes are too many to be frozen at once; %d can be", len(handles), frozen.MaxVolumes)
 	}
+	usedBy, err := f.nodesOf(ctx, volumes)
+	if err != nil {
+		return nil, err
+	}
 	used := map[string]*corev1.Node{}
-	for _, pv := range volumes {
-		nodes, err := f.nodesOf(ctx, pv)
-		if err != nil {
-			return nil, err
-		}
+	for i, pv := range volumes {
+		nodes := usedBy[i]
 		switch {
 		case len(nodes) == 0:
 		case slices.Contains(h.native, pv):
@@ -177,6 +180,12 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 			return nil, refuse(Raw, pv.Name, nodes[0].Name, "the volume of PersistentVolume %s is a raw block volume, and in use on node %s: it has no filesystem to freeze", pv.Name, nodes[0].Name)
 		}
 		for _, node := range nodes {
+			// The others would wait for it, frozen.
+			if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+			}) {
+				return nil, refuse(Silent, pv.Name, node.Name, "node %s, which uses the volume of PersistentVolume %s, is not Ready", node.Name, pv.Name)
+			}
 			used[node.Name] = node
 		}
 	}
@@ -194,8 +203,11 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 		case answer.State == frozen.Frozen:
 			return nil
 		}
-		pv := handles[answer.Volume]
-		return refuse(Reason(answer.Reason), pv, node.Name, "node %s could not freeze the filesystem of a volume (PersistentVolume %s): %s", node.Name, cmp.Or(pv, "unknown"), answer.Message)
+		pv, which := handles[answer.Volume], "filesystems"
+		if pv != "" {
+			which = "the filesystem of PersistentVolume " + pv
+		}
+		return refuse(Reason(answer.Reason), pv, node.Name, "node %s has not frozen %s: %s", node.Name, which, answer.Message)
 	}); err != nil {
 		// Nobody waits for that: without it, they thaw by themselves.
 		_ = h.each(context.WithoutCancel(ctx), func(ctx context.Context, node *corev1.Node) error {
@@ -207,8 +219,19 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 	return h, nil
 }
 
-// nodesOf returns the nodes that may have a volume.
-func (f *Freezer) nodesOf(ctx context.Context, pv *corev1.PersistentVolume) ([]*corev1.Node, error) {
+// nodesOf returns the nodes that may have each of some volumes. It asks for all at once,
+// since the answers come from the same listings.
+func (f *Freezer) nodesOf(ctx context.Context, volumes []*corev1.PersistentVolume) ([][]*corev1.Node, error) {
+	nodes, errs := make([][]*corev1.Node, len(volumes)), make([]error, len(volumes))
+	var group sync.WaitGroup
+	for i, pv := range volumes {
+		group.Go(func() { nodes[i], errs[i] = f.nodesOfOne(ctx, pv) })
+	}
+	group.Wait()
+	return nodes, errors.Join(errs...)
+}
+
+func (f *Freezer) nodesOfOne(ctx context.Context, pv *corev1.PersistentVolume) ([]*corev1.Node, error) {
 	volume := nodeuse.VolumeOf(pv)
 	volume.UID = "" // What the tracker learns of boots is about released volumes.
 	names, err := f.Uses.Users(ctx, volume)
@@ -258,14 +281,17 @@ func (f *Freezer) take(nodes []*corev1.Node) string {
 func (h *Hold) Thaw(ctx context.Context) error {
 	h.once.Do(func() {
 		defer h.release()
-		h.err = h.thaw(ctx)
-		for _, pv := range h.native {
-			if h.err != nil {
-				return
-			}
-			var nodes []*corev1.Node
-			if nodes, h.err = h.freezer.nodesOf(ctx, pv); len(nodes) > 0 {
-				h.err = fmt.Errorf("node %s has begun to use the volume of PersistentVolume %s meanwhile", nodes[0].Name, pv.Name)
+		ctx := context.WithoutCancel(ctx)
+		if h.err = h.thaw(ctx); h.err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, readWithin)
+		defer cancel()
+		var nodes [][]*corev1.Node
+		nodes, h.err = h.freezer.nodesOf(ctx, h.native)
+		for i, pv := range h.native {
+			if len(nodes[i]) > 0 {
+				h.err = fmt.Errorf("node %s has begun to use the volume of PersistentVolume %s meanwhile", nodes[i][0].Name, pv.Name)
 			}
 		}
 	})
@@ -273,7 +299,7 @@ func (h *Hold) Thaw(ctx context.Context) error {
 }
 
 func (h *Hold) thaw(ctx context.Context) error {
-	return h.each(context.WithoutCancel(ctx), func(ctx context.Context, node *corev1.Node) error {
+	return h.each(ctx, func(ctx context.Context, node *corev1.Node) error {
 		answer, err := h.freezer.order(ctx, node, frozen.Order{ID: h.id, Thaw: true}, frozen.Thawed, frozen.Lost, frozen.Refused)
 		if err != nil {
 			return err

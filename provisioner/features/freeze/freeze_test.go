@@ -217,7 +217,7 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 	}{
 		"nothing happens":         {func(*cluster) { time.Sleep(5 * time.Second) }, ""},
 		"time is up on the nodes": {func(*cluster) { time.Sleep(11 * time.Second) }, "filesystems did not stay frozen on node n1: time is up"},
-		"one thaws by itself":     {func(c *cluster) { c.nodes["n2"].lose(errors.New("its holder was killed")) }, "on node n2: its holder was killed"},
+		"one thaws by itself":     {func(c *cluster) { c.nodes["n2"].lose(errors.New("its guard was killed")) }, "on node n2: its guard was killed"},
 		"a plugin is stopped":     {func(c *cluster) { c.nodes["n2"].stop() }, "on node n2: the node plugin was stopped"},
 		"another leader freezes, too": {func(c *cluster) {
 			_, _ = c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")}, time.Second)
@@ -307,9 +307,13 @@ func TestWhatIsNotFrozen(t *testing.T) {
 		pv, node string
 		forGood  bool
 	}{
-		"a raw volume in use":        {nil, []*corev1.PersistentVolume{a, raw("pv-b")}, Raw, "pv-b", "n2", true},
-		"a native volume in use":     {nil, []*corev1.PersistentVolume{a, native("pv-b")}, Native, "pv-b", "n2", true},
-		"a node without a plugin":    {func(c *cluster) { c.nodes["n2"].stop() }, []*corev1.PersistentVolume{a, b}, Silent, "", "n2", false},
+		"a raw volume in use":     {nil, []*corev1.PersistentVolume{a, raw("pv-b")}, Raw, "pv-b", "n2", true},
+		"a native volume in use":  {nil, []*corev1.PersistentVolume{a, native("pv-b")}, Native, "pv-b", "n2", true},
+		"a node without a plugin": {func(c *cluster) { c.nodes["n2"].stop() }, []*corev1.PersistentVolume{a, b}, Silent, "", "n2", false},
+		"a node that is not Ready": {func(c *cluster) {
+			lost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
+			_, _ = c.client.CoreV1().Nodes().Update(c.Context(), lost, metav1.UpdateOptions{})
+		}, []*corev1.PersistentVolume{a, b}, Silent, "pv-b", "n2", false},
 		"a volume that others froze": {func(c *cluster) { c.nodes["n2"].refuses = frozen.Refuse(frozen.Foreign, handleOf("pv-b"), "others") }, []*corev1.PersistentVolume{a, b}, Foreign, "pv-b", "n2", false},
 		"a volume being attached":    {func(c *cluster) { c.Close(wire.Handle{Backend: "gold", ID: handleOf("pv-b")[len("gold/"):]}) }, []*corev1.PersistentVolume{a, b}, Busy, "pv-b", "", false},
 		"a node that freezes others": {func(c *cluster) {}, []*corev1.PersistentVolume{b, volume("pv-d")}, Busy, "", "n3", false},
@@ -343,7 +347,7 @@ func TestWhatIsNotFrozen(t *testing.T) {
 				if left := k.frozen(); !slices.Equal(left, []string{"n3"}) {
 					t.Errorf("left frozen are %q", left)
 				}
-				if err := other.Thaw(t.Context()); (err == nil) != (c.reason != Silent) && c.reason != Silent {
+				if err := other.Thaw(t.Context()); err != nil && name != "a node without a plugin" { // which took too long
 					t.Error(err)
 				}
 				for _, n := range k.nodes {
