@@ -169,7 +169,7 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	}
 	origin.Consistency = policy.Consistency(content.Annotations[AnnotationConsistency])
 	var recorded map[string]map[string]string
-	if !IsGroupRecorded(content) {
+	if !IsGroupRecorded(content) || len(content.Spec.Source.VolumeHandles) == 0 {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)
 	}
 	if err := json.Unmarshal([]byte(content.Annotations[AnnotationMembers]), &recorded); err != nil {

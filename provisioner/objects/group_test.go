@@ -42,6 +42,12 @@ func TestRecordOfAGroup(t *testing.T) {
 			t.Errorf("the stamp is %+v", stamp)
 		}
 	}
+	empty := content.DeepCopy()
+	if empty.Spec.Source.VolumeHandles = nil; IsGroupRecorded(empty) {
+		if read, err := GroupOriginOf(empty); err == nil {
+			t.Errorf("a group of nothing is read as %+v", read)
+		}
+	}
 	for name, change := range map[string]func(*snapshotv1.VolumeSnapshotContent){
 		"of another group":   func(c *snapshotv1.VolumeSnapshotContent) { c.Annotations[AnnotationGroupHandle] = GroupHandle("g2") },
 		"of another volume":  func(c *snapshotv1.VolumeSnapshotContent) { *c.Spec.Source.VolumeHandle = "v3" },

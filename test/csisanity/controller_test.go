@@ -131,7 +131,7 @@ func TestController(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	csi.RegisterIdentityServer(server, &identity{})
+	csi.RegisterIdentityServer(server, &identity{services: []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE}})
 	csi.RegisterNodeServer(server, &noNode{id: r.NodeID})
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()

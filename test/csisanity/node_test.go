@@ -26,13 +26,18 @@ import (
 
 const portal = "10.0.0.1:3260"
 
-// identity says that there is a controller, so that the suite uses it.
-type identity struct{ node.Identity }
+// identity says which services there are, so that the suite uses them.
+type identity struct {
+	node.Identity
+	services []csi.PluginCapability_Service_Type
+}
 
-func (*identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
-		Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}},
-	}}}, nil
+func (i *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	answer := &csi.GetPluginCapabilitiesResponse{}
+	for _, service := range i.services {
+		answer.Capabilities = append(answer.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: service}}})
+	}
+	return answer, nil
 }
 
 // controller makes volumes on the storage of the node for tests.
@@ -103,7 +108,7 @@ func TestNodeService(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	csi.RegisterIdentityServer(server, &identity{})
+	csi.RegisterIdentityServer(server, &identity{services: []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}})
 	csi.RegisterNodeServer(server, service)
 	csi.RegisterControllerServer(server, &controller{node: fixture, volumes: map[string]string{}})
 	go func() { _ = server.Serve(listener) }()

@@ -71,6 +71,9 @@ func (f *groupShelf) AbandonSnapshots(_ context.Context, target backends.Snapsho
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, s := range f.taken {
+		if target.Stamp.Owns(s) && target.Unrecorded && stamps.WasRecorded(s) {
+			return []string{s.ID}, f.request("keep %s", s.ID)
+		}
 		if target.Stamp.Owns(s) {
 			if f.marked[s.ID] && target.Unrecorded {
 				return []string{s.ID}, nil
@@ -508,6 +511,7 @@ func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 			c.Spec.Source = groupv1.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &groupv1.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "groupsnapshot-g1", VolumeSnapshotHandles: []string{"gold/snapshot-1"}}}
 			beingDeleted(c)
 		}},
+		"a handle that is none":        {content: deletedGroup, handle: "x", counts: 2},
 		"a handle that no content has": {content: deletedGroup, handle: "groupsnapshot-g2", message: `no VolumeGroupSnapshotContent asks for the deletion of group "groupsnapshot-g2"`, counts: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -710,10 +714,16 @@ func TestContentOfANativeGroup(t *testing.T) {
 		// the deletion.
 		released, deleted bool
 		handle            string
+		// marked means that one snapshot of the group was taken and marked; counts is what
+		// counts then at the end.
+		marked bool
+		counts int64
 	}{
 		"deleted":                          {content: native(named, beingDeleted), requests: []string{"remove snapshot-1", "remove snapshot-2"}, released: true},
 		"retained":                         {content: native(named, beingDeleted, retained), released: true},
 		"deleted before anything was done": {content: native(beingDeleted), released: true},
+		"retained before it named any":     {content: native(begun, beingDeleted, retained), marked: true, requests: []string{"keep snapshot-1"}, released: true, counts: 1},
+		"deleted before it named any":      {content: native(begun, beingDeleted), marked: true, requests: []string{"abandon snapshot-1 unrecorded=false"}, released: true},
 		"its group still exists": {content: native(named, beingDeleted, func(c *groupv1.VolumeGroupSnapshotContent) {
 			delete(c.Annotations, objects.AnnotationGroupBeingDeleted)
 		}),
@@ -727,11 +737,21 @@ func TestContentOfANativeGroup(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, false, append(test.existing, test.content)...)
+			if test.marked {
+				m := objects.GroupOrigin{Namespace: "team-a", Name: "db", UID: "g1"}.NewMember("volume-1")
+				m.Tenant, m.Cluster, m.StorageClass = "a", "cluster-1", "fast"
+				b.shelf.taken["x"] = cinder.Snapshot{ID: "snapshot-1", VolumeID: "volume-1", Metadata: b.stampOf(m.SnapshotOrigin).Metadata(nil)}
+				b.shelf.taken["x"].Metadata[stamps.KeyRecorded] = "true"
+				b.grouped.countGroup(test.content)
+			}
 			err := b.grouped.syncGroupContent(t.Context(), b.loop.Attempt(item{groupContentItem, "", "groupsnapcontent-g1"}))
 			if err != nil && test.event == "" {
 				t.Error(err)
 			}
 			b.wantRequests(test.requests...)
+			if test.marked && b.used() != test.counts {
+				t.Errorf("%d snapshots count, want %d", b.used(), test.counts)
+			}
 			if events := b.events(); test.event == "" && len(events) > 0 || test.event != "" && (len(events) == 0 || !strings.HasPrefix(events[0], test.event)) {
 				t.Errorf("events %q, want %q", events, test.event)
 			}

@@ -33,58 +33,61 @@ func (g *grouping) remove(ctx context.Context) error {
 			return &refusal{"Damaged", fmt.Sprintf("VolumeGroupSnapshotContent %s is of cluster %q, but this is %q: the snapshots belong to the other cluster", g.content.Name, m.Cluster, g.Cluster)}
 		}
 	}
-	kept := map[*taking]bool{}
-	for _, t := range g.members {
+	retained := make([]bool, len(g.members))
+	for i, t := range g.members {
 		var err error
-		if kept[t], err = g.isKept(t); err != nil {
+		if retained[i], err = g.isRetained(t); err != nil {
 			return err // none is removed
 		}
 	}
-	err := g.each(func(_ int, t *taking) error {
-		if kept[t] {
-			return nil
+	kept := make([]bool, len(g.members))
+	err := g.each(func(i int, t *taking) (err error) {
+		if !retained[i] {
+			kept[i], err = g.removeOne(ctx, t)
 		}
-		return g.removeOne(ctx, t)
-	})
-	if err != nil {
 		return err
+	})
+	if err == nil && !slices.Contains(kept, true) {
+		g.noteGroupRemoved()
 	}
-	g.noteGroupRemoved()
-	return nil
+	return err
 }
 
-func (g *grouping) removeOne(ctx context.Context, t *taking) error {
+// removeOne removes the snapshot of a member. It reports whether one was kept, because it
+// was ready once.
+func (g *grouping) removeOne(ctx context.Context, t *taking) (kept bool, err error) {
 	started := time.Now()
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if unhealthy := backend.Health(); unhealthy != nil {
-		return unhealthy
+		return false, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(g.Caller(ctx, t.origin.Tenant))
 	target := t.origin.Target()
 	target.Stamp, target.Permit = t.stamp(), g.stillDeleted
+	var left []string
 	if t.origin.SnapshotID != "" {
 		err = backend.RemoveSnapshot(ctx, target)
 	} else {
 		target.Unrecorded = g.content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
-		_, err = backend.AbandonSnapshots(ctx, target)
+		left, err = backend.AbandonSnapshots(ctx, target)
 	}
 	g.Metrics.deleted(t.origin.Backend, outcomeOf(err), time.Since(started))
-	if err != nil {
-		return objects.WithSnapshotRemedy(err, t.origin)
+	if err != nil || len(left) > 0 {
+		return len(left) > 0, objects.WithSnapshotRemedy(err, t.origin)
 	}
 	g.release(t.origin.UID, g.Ledger.ReleaseSnapshot)
 	g.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
 	g.Logger.Info("Deleted a snapshot", "tenant", t.origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID, "snapshot", t.origin.Name,
 		"backend", t.origin.Backend, "volume", t.origin.VolumeID, "id", t.origin.SnapshotID, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
-	return nil
+	return false, nil
 }
 
-// isKept reports whether a member's snapshot outlives its group. It returns an error if
+// isRetained reports whether a member's snapshot outlives its group. It returns an error if
 // another content, which somebody made to keep the snapshot, names it.
-func (g *grouping) isKept(t *taking) (bool, error) {
+func (g *grouping) isRetained(t *taking) (bool, error) {
 	if t.origin.SnapshotID == "" {
 		return false, nil
 	}

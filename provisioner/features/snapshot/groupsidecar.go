@@ -248,6 +248,9 @@ func missingMember(group *groupv1.VolumeGroupSnapshotContent, handle string) str
 // groupNamed finds the CSI driver's content with a group handle; nil if there is none. The
 // API server has the last word: the cache may not show it yet.
 func (c Sidecar) groupNamed(ctx context.Context, handle string) (*groupv1.VolumeGroupSnapshotContent, error) {
+	if c.groupsShown() == nil {
+		return nil, nil // the API server has no groups
+	}
 	isIt := func(content *groupv1.VolumeGroupSnapshotContent) bool {
 		given := content.Spec.Source.GroupSnapshotHandles
 		return objects.IsCSIGroup(content) && (objects.GroupHandleOf(content) == handle || given != nil && given.VolumeGroupSnapshotHandle == handle)
@@ -283,6 +286,8 @@ func (c Sidecar) RemoveGroup(ctx context.Context, handle string) error {
 	switch {
 	case err != nil:
 		return err
+	case content == nil && objects.GroupOfHandle(handle) == "":
+		return nil // no group was ever taken under such a name
 	case content == nil:
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeGroupSnapshotContent asks for the deletion of group %.80q", handle)}
 	case content.Spec.Source.GroupSnapshotHandles != nil:
