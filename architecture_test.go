@@ -33,7 +33,7 @@ var rooms = []struct {
 		"commands run beside the leader, without the hub and what a term knows"},
 	{"provisioner", []string{"provisioner/features/copies", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "provisioner/statusreport", "policy/", "backends/", "mappers/"},
 		"the hub takes claims to volumes and back; other features work beside it"},
-	{"provisioner/features/", []string{"provisioner/csi/controller", "provisioner/csi/staged", "provisioner/csi/wire", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "policy/", "backends/", "mappers"},
+	{"provisioner/features/", []string{"provisioner/csi/controller", "provisioner/csi/frozen", "provisioner/csi/staged", "provisioner/csi/wire", "provisioner/term/", "provisioner/objects/", "provisioner/worker/", "policy/", "backends/", "mappers"},
 		"a feature knows neither the hub nor another feature, so one can be added or removed alone"},
 	{"provisioner/term/", []string{"provisioner/objects/", "provisioner/worker/", "policy", "backends/", "mappers"},
 		"what a term knows does not depend on who acts on it"},

@@ -70,7 +70,9 @@ type flagRow struct{ name, text string }
 func withSubcommands(command *cobra.Command) []*cobra.Command {
 	found := []*cobra.Command{command}
 	for _, below := range command.Commands() {
-		found = append(found, withSubcommands(below)...)
+		if !below.Hidden {
+			found = append(found, withSubcommands(below)...)
+		}
 	}
 	return found
 }

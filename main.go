@@ -136,7 +136,8 @@ func nodeCommand(log io.Writer, build wiring.Build) *cobra.Command {
 		Long: `Run the CSI node plugin, which brings volumes of mode csi to the node that it runs
 on. It runs once on each node, as root, in the node's network namespace, and registers
 itself with the kubelet. It reports to the leader which volumes it has staged, in the
-Lease staged-volumes.NODE. It needs no access to Cinder or to Secrets.
+Lease staged-volumes.NODE, and freezes their filesystems for the leader, which orders that
+in the Lease frozen-volumes.NODE. It needs no access to Cinder or to Secrets.
 
 It uses the node's own programs (iscsiadm, mount, mkfs and others), with --host-root as
 their root directory, and keeps a state file for each staged volume in --state-dir. It may
@@ -162,8 +163,21 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
-	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log))
+	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log), nodeGuardCommand())
 	return command
+}
+
+// nodeGuardCommand is started by the node plugin, and by nobody else.
+func nodeGuardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: plugin.GuardCommand, Short: "Keep filesystems frozen for the node plugin", Hidden: true, DisableFlagParsing: true,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if err := plugin.Guard(arguments, command.InOrStdin(), os.Stdout); err != nil {
+				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+			}
+			return nil
+		},
+	}
 }
 
 func nodeCheckCommand() *cobra.Command {

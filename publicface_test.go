@@ -162,7 +162,9 @@ func commandLines(command *cobra.Command) []string {
 		lines = append(lines, fmt.Sprintf("  --%s%s (%s, default %q)", f.Name, shorthand, f.Value.Type(), f.DefValue))
 	})
 	for _, below := range command.Commands() {
-		lines = append(lines, commandLines(below)...)
+		if !below.Hidden {
+			lines = append(lines, commandLines(below)...)
+		}
 	}
 	return lines
 }

@@ -175,13 +175,13 @@ func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denia
 		}
 	}
 	switch wanted := Consistency(parameters[ParameterConsistency]); wanted {
-	case NotConsistent:
+	case NotConsistent, ConsistentFilesystem:
 		d.decision.Consistency = wanted
-	case "", ConsistentArray, ConsistentFilesystem:
+	case "", ConsistentArray:
 		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
-			"the VolumeGroupSnapshotClass has %s %s, which is not supported yet; with %s, each snapshot is taken for itself, at about the same time", ParameterConsistency, cmp.Or(wanted, ConsistentArray), NotConsistent)}
+			"the VolumeGroupSnapshotClass has %s %s, which is not supported; with %s, nobody writes while the snapshots are taken; with %s, each is taken for itself, at about the same time", ParameterConsistency, cmp.Or(wanted, ConsistentArray), ConsistentFilesystem, NotConsistent)}
 	default:
-		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("the VolumeGroupSnapshotClass has %s %.60q; it must be %s", ParameterConsistency, wanted, NotConsistent)}
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("the VolumeGroupSnapshotClass has %s %.60q; it must be %s or %s", ParameterConsistency, wanted, ConsistentFilesystem, NotConsistent)}
 	}
 	if !class.Groups {
 		return &Denial{Reason: GroupNotGranted, Path: class.path, Message: fmt.Sprintf("%s grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule", class.path)}

@@ -117,15 +117,15 @@ tenants:
 		"granted":                   {"fast", with("none"), "", ""},
 		"as by Kubernetes' suite":   {"fast", map[string]string{"consistency": "none", "deletionPolicy": "Delete"}, "", ""},
 		"not granted":               {"slow", with("none"), GroupNotGranted, "tenants[0].classes[1] grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule"},
-		"consistent by default":     {"fast", nil, ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
-		"consistent by filesystems": {"fast", with("filesystem"), ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency filesystem, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
-		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be none`},
+		"consistent by default":     {"fast", nil, ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array, which is not supported; with filesystem, nobody writes while the snapshots are taken; with none, each is taken for itself, at about the same time"},
+		"consistent by filesystems": {"fast", with("filesystem"), "", ""},
+		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be filesystem or none`},
 		"backups":                   {"fast", map[string]string{"type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there is only consistency`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: test.class, Backend: "gold", Tenant: "a", Parameters: test.parameters, Group: true})
 			if test.reason == "" {
-				if d.Denial != nil || d.Consistency != NotConsistent || len(d.Quotas) != 2 {
+				if d.Denial != nil || d.Consistency != Consistency(test.parameters["consistency"]) || len(d.Quotas) != 2 {
 					t.Errorf("decision %+v", d)
 				}
 				return

@@ -136,6 +136,7 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		return nil
 	}
 	engine := attach.New(attach.Options{
+		Gate:              t.gate,
 		Cluster:           e.cluster,
 		Namespace:         e.namespace,
 		Volumes:           func(backend string) (attach.Volumes, error) { return t.backends.current(backend) },

@@ -1,14 +1,17 @@
 package app
 
 import (
+	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/frozen"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/freeze"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
@@ -123,7 +126,7 @@ const (
 )
 
 // newSnapshots makes a term's snapshot controller.
-func (e *elector) newSnapshots(t *term, caches *snapshot.Caches) *snapshot.Controller {
+func (e *elector) newSnapshots(t *term, caches *snapshot.Caches, nodes *nodeuse.Tracker) *snapshot.Controller {
 	return snapshot.New(snapshot.Options{
 		Name:              e.options.ProvisionerName,
 		Cluster:           e.cluster,
@@ -141,6 +144,7 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches) *snapshot.Contr
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
+		Freezer:           freezer{freeze.New(freeze.Options{Client: e.client, Namespace: e.namespace, Uses: nodes, Gate: t.gate, Logger: e.logger})},
 		Board:             t.board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
@@ -150,6 +154,18 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches) *snapshot.Contr
 		Logger:            e.logger,
 		Metrics:           e.snapshotMetrics,
 	})
+}
+
+// freezer presents a term's freeze.Freezer to the snapshot controller.
+type freezer struct{ of *freeze.Freezer }
+
+// Freeze implements snapshot.Freezer.
+func (f freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error) {
+	held, err := f.of.Freeze(ctx, volumes, frozen.Longest)
+	if err != nil {
+		return nil, err
+	}
+	return held.Thaw, nil
 }
 
 // snapshotBackends presents the term's backends to the snapshot controller.

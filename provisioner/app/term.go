@@ -48,6 +48,8 @@ type term struct {
 	sidecars *csiTerm
 	// reach is what attaching in mode csi has shown about volume types.
 	reach *attach.Reach
+	// gate decides who may attach a volume.
+	gate *attach.Gate
 	// features run beside the hub, and hear of objects after it, in this order.
 	features  []feature
 	informers termInformers
@@ -190,6 +192,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		},
 		informers: e.lendInformers(),
 		reach:     attach.NewReach(),
+		gate:      attach.NewGate(),
 	}
 	snapshots, nodes := &snapshot.Caches{}, nodeuse.New(nodeuse.Options{Client: e.client, Caches: e.nodes.caches()})
 	t.provisioner = provisioner.New(provisioner.Options{
@@ -233,7 +236,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 		Monitor:     e.monitor,
 		MaxWorkTime: e.maxWorkTime,
 	})
-	t.snapshots = e.newSnapshots(t, snapshots)
+	t.snapshots = e.newSnapshots(t, snapshots, nodes)
 	t.schedules = e.newSchedules(t, snapshots)
 	t.backends.moved = t.provisioner.Recount
 	t.expander = e.newExpander(t)

@@ -167,6 +167,7 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	damaged := func(format string, arguments ...any) (GroupOrigin, error) {
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
+	origin.Consistency = policy.Consistency(content.Annotations[AnnotationConsistency])
 	var recorded map[string]map[string]string
 	if !IsGroupRecorded(content) || len(content.Spec.Source.VolumeHandles) == 0 {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)

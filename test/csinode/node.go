@@ -193,6 +193,10 @@ type Node struct {
 	// their io.max has by device; nil if a cgroup has no io.max. Without
 	// any, the node has version 1.
 	Cgroups map[string]map[string]string
+	// FreezeDelay is how long it takes to freeze filesystems. GuardsDie makes what has
+	// filesystems frozen die with the plugin.
+	FreezeDelay time.Duration
+	GuardsDie   bool
 	// Links are directories that are symbolic links, and where they lead.
 	Links map[string]string
 
@@ -213,6 +217,8 @@ type Node struct {
 	opened      []*opened
 	mounts      []*mount
 	setro       map[string]bool
+	frozen      map[string]freezer // by device
+	guards      []*Guard
 	calls       []string
 	harm        []string
 	nextID      int
@@ -243,7 +249,7 @@ func newNode(mu *sync.Mutex, initiator string) *Node {
 			"/etc/iscsi/initiatorname.iscsi": []byte("## a comment\nInitiatorName=" + initiator + "\n"),
 		},
 		modified: map[string]time.Time{}, booted: time.Now(),
-		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{},
+		dirs: map[string]bool{}, locks: map[string]bool{}, records: map[string]map[string]string{}, wwids: map[string]bool{}, setro: map[string]bool{}, frozen: map[string]freezer{},
 	}
 }
 
@@ -279,6 +285,8 @@ func (n *Node) Reboot(boot string) {
 	defer n.mu.Unlock()
 	n.booted = time.Now()
 	n.Boot, n.sessions, n.disks, n.maps, n.mounts = boot, nil, nil, nil, nil
+	n.killGuards()
+	clear(n.frozen)
 	n.controllers, n.heads, n.rports, n.Layers, n.opened = nil, nil, nil, nil, nil
 	for _, m := range n.mappings {
 		m.dead = true
@@ -364,6 +372,9 @@ func (n *Node) Left() []string {
 		if !strings.HasPrefix(file, "/etc/") && !strings.Contains(file, "/formatting/") {
 			left = append(left, "file "+file)
 		}
+	}
+	for device := range n.frozen {
+		left = append(left, "frozen "+device)
 	}
 	for lock := range n.locks {
 		left = append(left, "lock "+lock)
@@ -593,6 +604,9 @@ func (n *Node) Write(at, data string) error {
 		if m.readOnly || m.fsReadOnly {
 			return syscall.EROFS
 		}
+		if _, frozen := n.frozen[m.device]; frozen {
+			return ErrBlocked
+		}
 		if of := n.mappingOf(n.below(m.device)); of != nil && !of.mayWrite() {
 			return syscall.EIO
 		}
@@ -634,17 +648,22 @@ func (n *Node) change(what string, do func() error) error {
 	n.lastWrite = what
 	switch {
 	case n.crashAt > 0 && n.effects == n.crashAt && !n.applied:
-		n.crashed = true
+		n.crash()
 		return ErrCrashed
 	case n.failAt > 0 && n.effects == n.failAt:
 		return fmt.Errorf("%s: %w", what, ErrInjected)
 	}
 	err := do()
 	if n.crashAt > 0 && n.effects == n.crashAt {
-		n.crashed = true
+		n.crash()
 		return ErrCrashed
 	}
 	return err
+}
+
+func (n *Node) crash() {
+	n.crashed = true
+	n.orphan()
 }
 
 // ReadFile reads a file.

@@ -108,6 +108,9 @@ func (n *Node) tool(name string, arguments []string, input string) (string, int)
 	case "mount":
 		return n.mount(arguments)
 	case "umount":
+		if by := n.frozen[n.mountedAt(last).device]; by.guard != nil && by.at == n.Resolve(last) {
+			return "target is busy", 32
+		}
 		if !n.unmount(last) {
 			return "not mounted", 32
 		}

@@ -149,7 +149,10 @@ func (w *groupWorld) volume(claim string) cindersim.Volume {
 
 func (w *groupWorld) addGroupClass(name string, policy snapshotv1.DeletionPolicy) {
 	w.Helper()
-	class := &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}, Driver: w.driver, DeletionPolicy: policy, Parameters: map[string]string{"consistency": "none"}}
+	// Nothing is to be frozen, since no node has the volumes; but what the leader that died has
+	// taken must not be used.
+	consistency := map[string]string{"native": "none", "csi": "filesystem"}[w.mode]
+	class := &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}, Driver: w.driver, DeletionPolicy: policy, Parameters: map[string]string{"consistency": consistency}}
 	_, err := w.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(w.ctx, class, metav1.CreateOptions{})
 	w.must(err)
 	w.Cleanup(func() {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -411,7 +412,7 @@ func TestNodePluginsWriteOnlyTheirOwnReports(t *testing.T) {
 		admission := suite.Client.AdmissionregistrationV1()
 		_ = admission.ValidatingAdmissionPolicyBindings().Delete(context.Background(), account, metav1.DeleteOptions{})
 		_ = admission.ValidatingAdmissionPolicies().Delete(context.Background(), account, metav1.DeleteOptions{})
-		for _, lease := range []string{"staged-volumes.guardednode-0", "staged-volumes.guardednode-1", "staged-volumes.guardednode-2"} {
+		for _, lease := range []string{"staged-volumes.guardednode-0", "staged-volumes.guardednode-1", "staged-volumes.guardednode-2", "frozen-volumes.guardednode-1", "frozen-volumes.guardednode-2"} {
 			_ = suite.Client.CoordinationV1().Leases(harness.Namespace).Delete(context.Background(), lease, metav1.DeleteOptions{})
 		}
 	})
@@ -459,12 +460,24 @@ func TestNodePluginsWriteOnlyTheirOwnReports(t *testing.T) {
 	one := on("guardednode-1")
 	w.must(write(one, "staged-volumes.guardednode-1"))
 	w.must(write(one, "staged-volumes.guardednode-1"))
+	// The leader makes the Leases with its orders.
+	for _, node := range []string{"guardednode-1", "guardednode-2"} {
+		_, err := suite.Client.CoordinationV1().Leases(harness.Namespace).Create(w.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "frozen-volumes." + node}}, metav1.CreateOptions{})
+		w.must(err)
+	}
+	w.must(write(one, "frozen-volumes.guardednode-1"))
+	watched, err := one.Watch(w.ctx, metav1.ListOptions{FieldSelector: "metadata.name=frozen-volumes.guardednode-1"})
+	w.must(err)
+	watched.Stop()
 	for name, err := range map[string]error{
-		"another node's":       write(one, "staged-volumes.guardednode-2"),
-		"a new one of another": write(one, "staged-volumes.guardednode-3"),
-		"the leader's":         write(one, "openstack.org-standalone-cinder"),
-		"without a node":       write(on(""), "staged-volumes.guardednode-4"),
-		"deletes its own":      one.Delete(w.ctx, "staged-volumes.guardednode-1", metav1.DeleteOptions{}),
+		"another node's answer": write(one, "frozen-volumes.guardednode-2"),
+		"an order of its own":   write(one, "frozen-volumes.guardednode-3"),
+		"deletes an order":      one.Delete(w.ctx, "frozen-volumes.guardednode-1", metav1.DeleteOptions{}),
+		"another node's":        write(one, "staged-volumes.guardednode-2"),
+		"a new one of another":  write(one, "staged-volumes.guardednode-3"),
+		"the leader's":          write(one, "openstack.org-standalone-cinder"),
+		"without a node":        write(on(""), "staged-volumes.guardednode-4"),
+		"deletes its own":       one.Delete(w.ctx, "staged-volumes.guardednode-1", metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: got %v, want it forbidden", name, err)

@@ -5,6 +5,7 @@ package host
 import (
 	"context"
 	"errors"
+	"io"
 	"syscall"
 )
 
@@ -40,3 +41,18 @@ func (l *Local) Usage(context.Context, string) (Usage, error) { return Usage{}, 
 
 // Lock fails.
 func (l *Local) Lock(context.Context, string, bool) (func(), error) { return nil, errNoNode }
+
+// Guard fails.
+type Guard struct {
+	Local   *Local
+	Command []string
+}
+
+// RunGuard fails.
+func RunGuard([]string, io.Reader, io.Writer) error { return errNoNode }
+
+// Freeze fails.
+func (g *Guard) Freeze(FreezeOrder) (Frozen, error) { return nil, errNoNode }
+
+// Thaw fails.
+func (g *Guard) Thaw(context.Context, FreezePoint) error { return errNoNode }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"path"
@@ -21,9 +22,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/frozen"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/node"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/registration"
@@ -133,10 +136,14 @@ func Run(ctx context.Context, o Options) error {
 	metrics := NewMetrics(o.Registry)
 	options := node.Options{Root: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
 		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}}
+	var config *rest.Config
 	var reporter *staged.Reporter
 	if o.Report {
 		var err error
-		if reporter, err = o.reporter(root); err != nil {
+		if config, err = clientcmd.BuildConfigFromFlags("", o.Kubeconfig); err != nil {
+			return fmt.Errorf("the API server, to which the node plugin reports what is staged, cannot be reached (see --report and --kubeconfig): %w", err)
+		}
+		if reporter, err = o.reporter(config, root); err != nil {
 			return err
 		}
 		options.Reporter = reporter
@@ -144,6 +151,17 @@ func Run(ctx context.Context, o Options) error {
 	service, err := node.New(options)
 	if err != nil {
 		return err
+	}
+	var orders *frozen.Follower
+	if o.Report {
+		freezing := node.NewFreezing(service, &host.Guard{Local: root, Command: []string{"node", GuardCommand}})
+		if orders, err = o.follower(config, freezing); err != nil {
+			return err
+		}
+		// Before any call: what is frozen must not be unmounted.
+		if err := freezing.Recover(ctx); err != nil {
+			o.Logger.Error("filesystems that were left frozen cannot be thawed yet, so their pods wait", "error", err)
+		}
 	}
 	paths := node.NewPaths(service)
 	o.Registry.MustRegister(StagedVolumes(service.Staged), LackingPaths(paths.Lacking))
@@ -168,9 +186,14 @@ func Run(ctx context.Context, o Options) error {
 		}
 		group.Go(func() error { return serveHTTP(ctx, listener, o.Registry, root.Path(o.Endpoint), o.Logger) })
 	}
-	if reporter != nil {
+	if o.Report {
 		group.Go(func() error {
 			reporter.Run(ctx)
+			return nil
+		})
+		group.Go(func() error {
+			orders.Recover(ctx)
+			orders.Run(ctx)
 			return nil
 		})
 	}
@@ -194,11 +217,8 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // reporter makes the Reporter of this node.
-func (o *Options) reporter(root host.Root) (*staged.Reporter, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("the API server, to which the node plugin reports what is staged, cannot be reached (see --report and --kubeconfig): %w", err)
-	}
+func (o *Options) reporter(config *rest.Config, root host.Root) (*staged.Reporter, error) {
+	config = rest.CopyConfig(config)
 	config.Timeout = reportTimeout
 	client, err := coordinationclient.NewForConfig(config)
 	if err != nil {
@@ -219,6 +239,24 @@ func (o *Options) reporter(root host.Root) (*staged.Reporter, error) {
 		},
 		Logger: o.Logger,
 	}), nil
+}
+
+// follower makes what does the leader's orders to freeze filesystems. It watches a Lease, so
+// its requests have limits of their own.
+func (o *Options) follower(config *rest.Config, filesystems frozen.Filesystems) (*frozen.Follower, error) {
+	client, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return frozen.NewFollower(frozen.FollowerOptions{Leases: client.Leases(o.Namespace), Node: o.NodeName, Filesystems: filesystems, Logger: o.Logger}), nil
+}
+
+// GuardCommand is the name of the command, below that of the plugin, that is Guard.
+const GuardCommand = "guard"
+
+// Guard is the process that keeps filesystems frozen for the plugin; see package host.
+func Guard(arguments []string, in io.Reader, out io.Writer) error {
+	return host.RunGuard(arguments, in, out)
 }
 
 // kubeletMounts returns the native volumes that kubelet has mounted.

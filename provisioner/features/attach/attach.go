@@ -87,6 +87,8 @@ type Options struct {
 	// Types returns what changes volume types under the policy in force.
 	Types     func() Types
 	Snapshots Snapshots
+	// Gate is the term's; nil for one that only the Engine has.
+	Gate *Gate
 
 	Recorder eventrecord.EventRecorder
 	Metrics  *Metrics
@@ -133,6 +135,9 @@ var _ controller.Engine = (*Engine)(nil)
 
 // New makes the engine of one term.
 func New(options Options) *Engine {
+	if options.Gate == nil {
+		options.Gate = NewGate()
+	}
 	e := &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
 		known: known{places: map[string]cinder.Place{}}}
 	e.detaching, e.lost, e.rounds, e.room = detaching{e}, lostNodes{e}, rounds{e}, room{e}
@@ -172,10 +177,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	if !e.unsettled.begin(to.Volume) {
-		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it", to.Volume)})
+	if !e.Gate.Close(to.Volume) {
+		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it, or its group is being snapshotted", to.Volume)})
 	}
-	defer e.unsettled.end(to.Volume)
+	defer e.Gate.Open(to.Volume)
 	target := of.target
 	target.Permit = e.stillThere(of.pv)
 	started, begun := time.Now(), false

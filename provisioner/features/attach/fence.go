@@ -43,10 +43,10 @@ func (f Fence) Unbar(node string) { f.engine.unsettled.bar(node, false) }
 // the node is heard of again.
 func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) (taken bool, err error) {
 	e := f.engine
-	if !e.unsettled.begin(volume) {
+	if !e.Gate.Close(volume) {
 		return false, fmt.Errorf("volume %s is just being attached or detached", volume)
 	}
-	defer e.unsettled.end(volume)
+	defer e.Gate.Open(volume)
 	if !e.AttachmentsKnown() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which nodes have volume %s", volume)
 	}

@@ -49,8 +49,6 @@ type unsettled struct {
 	// locked are the volumes that this term has handed out as taken, and the nodes that
 	// got them. VolumeAttachments say so later.
 	locked map[onNode]bool
-	// busy are the volumes that are being attached, or whose owed detachment is being done.
-	busy map[wire.Handle]bool
 	// barred are the nodes that this term takes out of service. The cache may show that
 	// later.
 	barred map[string]bool
@@ -63,24 +61,7 @@ type onNode struct {
 }
 
 func newUnsettled() *unsettled {
-	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, locked: map[onNode]bool{}, busy: map[wire.Handle]bool{}, barred: map[string]bool{}}
-}
-
-// begin returns false if something else is being done with a volume.
-func (u *unsettled) begin(volume wire.Handle) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.busy[volume] {
-		return false
-	}
-	u.busy[volume] = true
-	return true
-}
-
-func (u *unsettled) end(volume wire.Handle) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.busy, volume)
+	return &unsettled{owed: map[onNode]time.Time{}, taken: map[onNode]bool{}, locked: map[onNode]bool{}, barred: map[string]bool{}}
 }
 
 // owe notes that a volume is to be detached from a node when the node has let go of it.

@@ -137,10 +137,10 @@ func (e rounds) has(at onNode, node *corev1.Node) bool {
 // pay does a detachment that is owed, unless the volume is wanted on the node again.
 func (e rounds) pay(ctx context.Context, at onNode) error {
 	// Otherwise the node could get the volume again after the VolumeAttachment was not found.
-	if !e.unsettled.begin(at.volume) {
+	if !e.Gate.Close(at.volume) {
 		return nil
 	}
-	defer e.unsettled.end(at.volume)
+	defer e.Gate.Open(at.volume)
 	if a, err := e.lost.liveAttachment(ctx, at.volume, at.node); err != nil {
 		return err
 	} else if a != nil {

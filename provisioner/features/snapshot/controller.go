@@ -28,6 +28,7 @@ import (
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -111,6 +112,8 @@ type Options struct {
 	Namespaces        corelisters.NamespaceLister
 	Recorder          eventrecord.EventRecorder
 
+	// Freezer is for VolumeGroupSnapshots.
+	Freezer Freezer
 	// Caller marks requests to Cinder as a tenant's.
 	Caller func(ctx context.Context, tenant string) context.Context
 	// Board is where the term publishes what may unblock work.
@@ -134,6 +137,13 @@ type Options struct {
 
 	Logger  *slog.Logger
 	Metrics *Metrics
+}
+
+// Freezer freezes the filesystems of volumes on all nodes that use them.
+type Freezer interface {
+	// Freeze returns when nothing more is written. thaw must be called; its error means that
+	// something may have been written before.
+	Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error)
 }
 
 // Controller takes and removes the snapshots of one term.

@@ -10,12 +10,14 @@ import (
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -142,14 +144,27 @@ func (g *grouping) record(ctx context.Context) error {
 // take takes the snapshots of all members and marks them, in the order of the origin.
 func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	started := time.Now()
-	taken, err := g.takeAll(ctx)
+	take := g.takeAll
+	if g.origin.Consistency == policy.ConsistentFilesystem {
+		take = g.takeFrozen
+	}
+	taken, err := take(ctx)
+	mark := func(i int, t *taking) error {
+		backend, err := shelfOf(t.origin).in(g.Backends)
+		if err != nil {
+			return err
+		}
+		return backend.MarkSnapshot(ctx, taken[i])
+	}
+	if err == nil {
+		err = mark(0, g.members[0]) // before the others, see takeFrozen
+	}
 	if err == nil {
 		err = g.each(func(i int, t *taking) error {
-			backend, err := shelfOf(t.origin).in(g.Backends)
-			if err != nil {
-				return err
+			if i == 0 {
+				return nil
 			}
-			return backend.MarkSnapshot(ctx, taken[i])
+			return mark(i, t)
 		})
 	}
 	if err == nil {
@@ -163,9 +178,54 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	return taken, nil
 }
 
-// takeAll takes the snapshots of all members. What is to make them consistent
-// (origin.Consistency) begins before, and ends after, the requests in here. If Cinder has refused one for good, it
-// removes the others: the next attempt takes all of them anew, at about one time.
+// takeFrozen takes the snapshots of all members while nobody writes to any of the volumes.
+// Those that an earlier attempt has left may be of another moment, so they are removed first,
+// unless the first one is marked: that is done only after the thaw.
+func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
+	kept, err := g.abandon(ctx, g.members[0])
+	if err != nil {
+		return nil, err
+	}
+	if len(kept) > 0 {
+		return g.takeAll(ctx)
+	}
+	if err := g.undo(ctx); err != nil {
+		return nil, err
+	}
+	thaw, err := g.Freezer.Freeze(ctx, g.volumes())
+	if err != nil {
+		return nil, &denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true}
+	}
+	var taken []cinder.Snapshot
+	if err = g.undo(ctx); err == nil { // again, for what a late request has made meanwhile
+		taken, err = g.takeAll(ctx)
+	}
+	if written := thaw(ctx); written != nil && err == nil {
+		err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("the snapshots do not show one moment, so they are taken again: %s", written), again: true}
+	}
+	if err != nil {
+		if left := g.undo(ctx); left != nil {
+			g.Logger.Warn("Snapshots of a group stay until its next attempt", "group", g.origin.Namespace+"/"+g.origin.Name, "error", left)
+		}
+		return nil, err
+	}
+	return taken, nil
+}
+
+// volumes returns the PersistentVolumes of the members' claims.
+func (g *grouping) volumes() (volumes []*corev1.PersistentVolume) {
+	for _, m := range g.origin.Members {
+		for _, pv := range objects.ByVolumeID(g.PersistentVolumes, m.VolumeID) {
+			if claim := pv.Spec.ClaimRef; claim != nil && claim.Namespace == m.Namespace {
+				volumes = append(volumes, pv)
+			}
+		}
+	}
+	return volumes
+}
+
+// takeAll takes the snapshots of all members. If Cinder has refused one for good, it removes
+// the others: the next attempt takes all of them anew, at about one time.
 func (g *grouping) takeAll(ctx context.Context) ([]cinder.Snapshot, error) {
 	taken := make([]cinder.Snapshot, len(g.members))
 	err := g.each(func(i int, t *taking) (err error) {
@@ -247,14 +307,19 @@ func (g *grouping) undo(ctx context.Context) error {
 		return nil
 	}
 	return g.each(func(_ int, t *taking) error {
-		backend, err := shelfOf(t.origin).in(g.Backends)
-		if err != nil {
-			return err
-		}
-		_, err = backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: true})
+		_, err := g.abandon(ctx, t)
 		g.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
 		return err
 	})
+}
+
+// abandon removes a member's snapshots, unless they are marked; then it returns their IDs.
+func (g *grouping) abandon(ctx context.Context, t *taking) (kept []string, err error) {
+	backend, err := shelfOf(t.origin).in(g.Backends)
+	if err != nil {
+		return nil, err
+	}
+	return backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: true})
 }
 
 // stillWanted does for a member what that of a taking does.

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,14 +25,16 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/test/authtest"
 )
 
 // groupShelf fakes a backend whose requests may come at once. It has what was taken, by
 // the names of the snapshots.
 type groupShelf struct {
 	*fakeSnapshots
-	mu    sync.Mutex
-	taken map[string]cinder.Snapshot
+	mu     sync.Mutex
+	taken  map[string]cinder.Snapshot
+	marked map[string]bool
 	// fail are the errors of requests, by their texts.
 	fail map[string]error
 }
@@ -60,6 +63,7 @@ func (f *groupShelf) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpe
 func (f *groupShelf) MarkSnapshot(_ context.Context, s cinder.Snapshot) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.marked[s.ID] = true
 	return f.request("mark %s", s.ID)
 }
 
@@ -71,6 +75,9 @@ func (f *groupShelf) AbandonSnapshots(_ context.Context, target backends.Snapsho
 			return []string{s.ID}, f.request("keep %s", s.ID)
 		}
 		if target.Stamp.Owns(s) {
+			if f.marked[s.ID] && target.Unrecorded {
+				return []string{s.ID}, nil
+			}
 			delete(f.taken, name)
 			return nil, f.request("abandon %s unrecorded=%t", s.ID, target.Unrecorded)
 		}
@@ -144,7 +151,7 @@ func newGroupBench(t *testing.T, isCSI bool, existing ...runtime.Object) *groupB
 	p, err := policy.Parse([]byte(groupPolicy), "policy.yaml", nil)
 	b.must(err)
 	b.policy = p
-	b.shelf = &groupShelf{fakeSnapshots: b.backend, taken: map[string]cinder.Snapshot{}, fail: map[string]error{}}
+	b.shelf = &groupShelf{fakeSnapshots: b.backend, taken: map[string]cinder.Snapshot{}, marked: map[string]bool{}, fail: map[string]error{}}
 	b.Backends = fakeBackends{"gold": b.shelf}
 	b.Controller.Client = fake.NewClientset(append(claims, namespace())...)
 	indexer := func() cache.Indexer {
@@ -293,7 +300,7 @@ func TestGroupForASidecar(t *testing.T) {
 	}{
 		"taken": {requests: all, counts: 2},
 		"begun before, and the policy has changed": {content: begun, parameters: map[string]string{"consistency": "x"}, requests: all, counts: 2},
-		"consistent by default":                    {parameters: map[string]string{}, kind: "Denied", message: "ParameterNotAllowed: the VolumeGroupSnapshotClass has consistency array, which is not supported yet; with none, each snapshot is taken for itself, at about the same time"},
+		"consistent by default":                    {parameters: map[string]string{}, kind: "Denied", message: "ParameterNotAllowed: the VolumeGroupSnapshotClass has consistency array, which is not supported; with filesystem, nobody writes while the snapshots are taken; with none, each is taken for itself, at about the same time"},
 		"no room for both": {prepare: func(b *groupBench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, kind: "NoRoom",
 			message: "QuotaExceeded: tenant a would use 3 of 2 snapshots (tenants[0].quota.snapshots)", counts: 1},
 		"a claim of another namespace": {prepare: func(b *groupBench) { b.volumes[1].Spec.ClaimRef.Namespace = "team-b" }, kind: "Denied",
@@ -371,6 +378,94 @@ func TestGroupForASidecar(t *testing.T) {
 
 // TestGroupsOfASidecarAreRemoved: all, or none if somebody keeps one of them by another
 // content; but one whose own content says Retain stays alone.
+// ice freezes filesystems beside a shelf.
+type ice struct {
+	*groupShelf
+	frozen, thawed error
+}
+
+func (i *ice) Freeze(_ context.Context, volumes []*corev1.PersistentVolume) (func(context.Context) error, error) {
+	names := []string{"freeze"}
+	for _, pv := range volumes {
+		names = append(names, pv.Name)
+	}
+	_ = i.request("%s", strings.Join(names, " "))
+	return func(context.Context) error {
+		_ = i.request("thaw")
+		return i.thawed
+	}, i.frozen
+}
+
+// TestGroupOfFrozenFilesystems: what does not show the one moment between freeze and thaw is
+// removed. What an earlier attempt has taken does so only if its first snapshot is marked.
+func TestGroupOfFrozenFilesystems(t *testing.T) {
+	take := []string{"take snapshot-1 of volume-1", "take snapshot-2 of volume-2"}
+	abandon := []string{"abandon snapshot-1 unrecorded=true", "abandon snapshot-2 unrecorded=true"}
+	freeze, thaw, mark := "freeze pvc-data pvc-log", "thaw", []string{"mark snapshot-1", "mark snapshot-2"}
+	join := func(steps ...any) (all []string) {
+		for _, step := range steps {
+			switch step := step.(type) {
+			case string:
+				all = append(all, step)
+			case []string:
+				all = append(all, step...)
+			}
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		begun   bool
+		prepare func(*ice)
+		calls   []string
+		message string
+	}{
+		"taken":                       {calls: join(freeze, take, thaw, mark)},
+		"cannot be frozen":            {prepare: func(i *ice) { i.frozen = errors.New("node n1 does not answer") }, calls: join(freeze), message: "FilesystemNotFrozen: node n1 does not answer; the snapshots are taken once all filesystems can be frozen"},
+		"thawed before its time":      {prepare: func(i *ice) { i.thawed = errors.New("node n1 restarted") }, calls: join(freeze, take, thaw, abandon), message: "FilesystemNotFrozen: the snapshots do not show one moment, so they are taken again: node n1 restarted"},
+		"a snapshot without answer":   {prepare: func(i *ice) { i.fail[take[1]] = errors.New("EOF") }, calls: join(freeze, take, thaw, abandon[0]), message: "EOF"},
+		"left by an earlier leader":   {begun: true, calls: join(abandon, freeze, take, thaw, mark)},
+		"marked by an earlier leader": {begun: true, prepare: func(i *ice) { i.marked["snapshot-1"] = true }, calls: join(take, mark)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			content := ofCSI(nil)
+			if test.begun {
+				begun(content)
+				content.Annotations[objects.AnnotationConsistency] = "filesystem"
+			}
+			b := newGroupBench(t, true, content)
+			b.counting.counted[shelf{"gold", false}] = true
+			i := &ice{groupShelf: b.shelf}
+			b.Freezer = i
+			if test.begun {
+				g, err := Sidecar{b.Controller}.groupAsked(t.Context(), b.volumes, "groupsnapshot-g1")
+				b.must(err)
+				_, err = g.takeAll(t.Context())
+				b.must(err)
+				b.shelf.calls = nil
+			}
+			if test.prepare != nil {
+				test.prepare(i)
+			}
+			_, err := Sidecar{b.Controller}.TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": "filesystem"})
+			if text := authtest.ErrorText(err); text != test.message {
+				t.Errorf("error %q, want %q", text, test.message)
+			}
+			// Requests of one step are made at once.
+			sorted := func(calls []string) []string {
+				for i := 0; i+1 < len(calls); i++ {
+					for j := i; j >= 0 && calls[j][:4] == calls[j+1][:4] && calls[j] > calls[j+1]; j-- {
+						calls[j], calls[j+1] = calls[j+1], calls[j]
+					}
+				}
+				return calls
+			}
+			if got := sorted(b.shelf.calls); !slices.Equal(got, test.calls) {
+				t.Errorf("requests %q, want %q", got, test.calls)
+			}
+		})
+	}
+}
+
 func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 	removes := []string{"remove snapshot-1", "remove snapshot-2"}
 	deletedGroup := func(c *groupv1.VolumeGroupSnapshotContent) { named(c); beingDeleted(c) }
