@@ -158,11 +158,11 @@ const ParameterConsistency = "consistency"
 type Consistency string
 
 const (
-	// ConsistentArray: the array takes all of them at one moment. It is the default.
+	// ConsistentArray means that the array takes all of them at one moment. It is the default.
 	ConsistentArray Consistency = "array"
-	// ConsistentFilesystem: nobody writes while they are taken.
+	// ConsistentFilesystem means that nobody writes while they are taken.
 	ConsistentFilesystem Consistency = "filesystem"
-	// NotConsistent: each is taken for itself, at about the same time.
+	// NotConsistent means that each is taken for itself, at about the same time.
 	NotConsistent Consistency = "none"
 )
 
