@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -28,7 +29,24 @@ import (
 const mostMembers = 100
 
 // groups serves VolumeGroupSnapshots.
-type groups struct{ *Controller }
+type groups struct {
+	*Controller
+	// pauses are those after attempts in vain, by the UIDs of the groups.
+	pauses map[types.UID]pause
+}
+
+// pause keeps a group from being attempted too often: an attempt in vain takes snapshots only
+// to remove them, or stops pods.
+type pause struct {
+	until  time.Time
+	length time.Duration
+	why    error
+}
+
+const (
+	firstPause   = 5 * time.Second
+	longestPause = 10 * time.Minute
+)
 
 // grouping is one attempt at the snapshots of a VolumeGroupSnapshot, its members. Each is
 // stamped, counted, restored and removed like any other snapshot. The content of the group
@@ -141,10 +159,13 @@ func (g *grouping) record(ctx context.Context) error {
 	return nil
 }
 
-// take takes the snapshots of all members and marks them, in the order of the origin.
+// take takes the snapshots of all members and marks them, the first one last.
 func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
+	if why := g.pausedBy(); why != nil {
+		return nil, why
+	}
 	started := time.Now()
-	take := g.takeAll
+	take := g.takeOneByOne
 	if g.origin.Consistency == policy.ConsistentFilesystem {
 		take = g.takeFrozen
 	}
@@ -157,9 +178,6 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 		return backend.MarkSnapshot(ctx, taken[i])
 	}
 	if err == nil {
-		err = mark(0, g.members[0]) // before the others, see takeFrozen
-	}
-	if err == nil {
 		err = g.each(func(i int, t *taking) error {
 			if i == 0 {
 				return nil
@@ -168,38 +186,78 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 		})
 	}
 	if err == nil {
+		err = mark(0, g.members[0]) // after the others, see takeFrozen
+	}
+	if err == nil {
 		err = g.recordAgain(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
+	g.endPause(g.origin.UID)
 	g.Logger.Info("Took the snapshots of a VolumeGroupSnapshot", "tenant", g.members[0].origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID,
 		"snapshots", len(taken), "durationSeconds", time.Since(started).Seconds())
 	return taken, nil
 }
 
+// pausedBy returns the error of the last attempt as long as the group pauses.
+func (g *grouping) pausedBy() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if last := g.pauses[g.origin.UID]; time.Now().Before(last.until) {
+		return last.why
+	}
+	return nil
+}
+
+// inVain pauses the group after an attempt that had to be undone, for longer each time.
+func (g *grouping) inVain(why error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	length := min(max(2*g.pauses[g.origin.UID].length, firstPause), longestPause)
+	g.pauses[g.origin.UID] = pause{time.Now().Add(length), length, why}
+	return why
+}
+
+func (c *groups) endPause(group types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pauses, group)
+}
+
+// takeOneByOne takes the snapshots of all members. If Cinder has refused one for good, it
+// removes the others: the next attempt takes all of them anew, at about one time.
+func (g *grouping) takeOneByOne(ctx context.Context) ([]cinder.Snapshot, error) {
+	taken, err := g.takeAll(ctx, func(int) backends.Permit { return g.stillWanted })
+	if !refused(err) {
+		return taken, err
+	}
+	if left := g.undo(ctx); left != nil {
+		err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
+	}
+	return nil, g.inVain(err)
+}
+
 // takeFrozen takes the snapshots of all members while nobody writes to any of the volumes.
-// Those that an earlier attempt has left may be of another moment, so they are removed first,
-// unless the first one is marked: that is done only after the thaw.
+// The mark of the first one, which is written last, says that all show that moment. Without
+// it, those that an earlier attempt has left may be of another moment, so they are removed
+// first; with it, none may be taken any more.
 func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 	kept, err := g.abandon(ctx, g.members[0])
 	if err != nil {
 		return nil, err
 	}
 	if len(kept) > 0 {
-		return g.takeAll(ctx)
+		return g.takeAll(ctx, g.noneAnymore)
 	}
 	if err := g.undo(ctx); err != nil {
 		return nil, err
 	}
 	thaw, err := g.Freezer.Freeze(ctx, g.volumes())
 	if err != nil {
-		return nil, &denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true}
+		return nil, g.inVain(&denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true})
 	}
-	var taken []cinder.Snapshot
-	if err = g.undo(ctx); err == nil { // again, for what a late request has made meanwhile
-		taken, err = g.takeAll(ctx)
-	}
+	taken, err := g.takeNew(ctx)
 	if written := thaw(ctx); written != nil && err == nil {
 		err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("the snapshots do not show one moment, so they are taken again: %s", written), again: true}
 	}
@@ -207,9 +265,36 @@ func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 		if left := g.undo(ctx); left != nil {
 			g.Logger.Warn("Snapshots of a group stay until its next attempt", "group", g.origin.Namespace+"/"+g.origin.Name, "error", left)
 		}
-		return nil, err
+		return nil, g.inVain(err)
 	}
 	return taken, nil
+}
+
+// noneAnymore permits no snapshot of a member, because the others are of a moment that is
+// over.
+func (g *grouping) noneAnymore(i int) backends.Permit {
+	return func(context.Context, cinder.Volume) error {
+		return &denied{reason: "FilesystemNotFrozen", again: true, message: fmt.Sprintf(
+			"the snapshot of volume %s is gone, and another would show another moment; delete the VolumeGroupSnapshot, and make a new one", g.origin.Members[i].VolumeID)}
+	}
+}
+
+// takeNew takes the snapshots of all members now. One that it finds is of a request of an
+// earlier attempt, which Cinder has done too late to be removed before.
+func (g *grouping) takeNew(ctx context.Context) ([]cinder.Snapshot, error) {
+	isNew := make([]atomic.Bool, len(g.members))
+	taken, err := g.takeAll(ctx, func(i int) backends.Permit {
+		return func(ctx context.Context, v cinder.Volume) error {
+			isNew[i].Store(true)
+			return g.stillWanted(ctx, v)
+		}
+	})
+	for i := range taken {
+		if err == nil && !isNew[i].Load() {
+			err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("snapshot %s was taken too early, so all are taken again", taken[i].ID), again: true}
+		}
+	}
+	return taken, err
 }
 
 // volumes returns the PersistentVolumes of the members' claims.
@@ -224,19 +309,13 @@ func (g *grouping) volumes() (volumes []*corev1.PersistentVolume) {
 	return volumes
 }
 
-// takeAll takes the snapshots of all members. If Cinder has refused one for good, it removes
-// the others: the next attempt takes all of them anew, at about one time.
-func (g *grouping) takeAll(ctx context.Context) ([]cinder.Snapshot, error) {
+// takeAll takes the snapshots of all members that it does not find, if they are permitted.
+func (g *grouping) takeAll(ctx context.Context, permit func(i int) backends.Permit) ([]cinder.Snapshot, error) {
 	taken := make([]cinder.Snapshot, len(g.members))
 	err := g.each(func(i int, t *taking) (err error) {
-		taken[i], err = g.takeOne(ctx, t)
+		taken[i], err = g.takeOne(ctx, t, permit(i))
 		return err
 	})
-	if refused(err) {
-		if left := g.undo(ctx); left != nil {
-			err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
-		}
-	}
 	return taken, err
 }
 
@@ -273,7 +352,7 @@ func refused(err error) bool {
 	return false
 }
 
-func (g *grouping) takeOne(ctx context.Context, t *taking) (cinder.Snapshot, error) {
+func (g *grouping) takeOne(ctx context.Context, t *taking, permit backends.Permit) (cinder.Snapshot, error) {
 	started := time.Now()
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
@@ -283,7 +362,7 @@ func (g *grouping) takeOne(ctx context.Context, t *taking) (cinder.Snapshot, err
 		return cinder.Snapshot{}, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(g.Caller(ctx, t.origin.Tenant))
-	spec := t.spec(g.stillWanted)
+	spec := t.spec(permit)
 	spec.CSI = g.csi
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil && taken.VolumeID != t.origin.VolumeID {
@@ -313,13 +392,15 @@ func (g *grouping) undo(ctx context.Context) error {
 	})
 }
 
-// abandon removes a member's snapshots, unless they are marked; then it returns their IDs.
+// abandon removes a member's snapshots, unless they are marked; then it returns their IDs. If
+// they had to show one moment, only the mark of the first one, which was written last, counts.
 func (g *grouping) abandon(ctx context.Context, t *taking) (kept []string, err error) {
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
 		return nil, err
 	}
-	return backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: true})
+	isFinal := g.origin.Consistency != policy.ConsistentFilesystem || t == g.members[0]
+	return backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: isFinal})
 }
 
 // stillWanted does for a member what that of a taking does.
