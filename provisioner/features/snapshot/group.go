@@ -87,6 +87,7 @@ func (g *grouping) resume() (err error) {
 	if g.origin, err = objects.GroupOriginOf(g.content); err != nil {
 		return err
 	}
+	g.members = nil
 	for _, m := range g.origin.Members {
 		t := g.member(m)
 		// Without the stamp of the claim's volume, no new snapshot is taken.
@@ -251,6 +252,9 @@ func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 		return g.takeAll(ctx, g.noneAnymore)
 	}
 	if err := g.undo(ctx); err != nil {
+		return nil, err
+	}
+	if err := g.stillWanted(ctx, cinder.Volume{}); err != nil {
 		return nil, err
 	}
 	thaw, err := g.Freezer.Freeze(ctx, g.volumes())

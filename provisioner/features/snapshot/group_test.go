@@ -414,6 +414,19 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			if lengths[0] != firstPause || lengths[1] != 2*firstPause || lengths[8] != longestPause {
 				t.Errorf("the pauses are %s", lengths)
 			}
+			content := b.groupContent()
+			beingDeleted(content)
+			_, err := b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
+			b.must(err)
+			// The sidecar deletes nothing before it knows that nothing is taken.
+			if err := take(); err == nil || !strings.Contains(err.Error(), "is being deleted") {
+				t.Errorf("the error of a group that is being deleted is %v", err)
+			}
+			content = b.groupContent()
+			content.DeletionTimestamp = nil
+			_, err = b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
+			b.must(err)
+
 			clear(b.shelf.fail)
 			i.thawed = nil
 			pause := b.grouped.pauses["g1"]
@@ -476,11 +489,16 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 		return all
 	}
 	for name, test := range map[string]struct {
-		begun   bool
-		prepare func(*ice)
-		calls   []string
-		message string
+		begun, deleted bool
+		prepare        func(*ice)
+		calls          []string
+		message        string
 	}{
+		"being deleted since one is gone": {begun: true, deleted: true, prepare: func(i *ice) {
+			clear(i.taken)
+			i.has("volume-1")
+			i.marked["snapshot-1"] = true
+		}, calls: []string{"abandon snapshot-1 unrecorded=false"}, message: "the snapshots of VolumeGroupSnapshot team-a/db are not taken: its VolumeGroupSnapshotContent is being deleted"},
 		"taken":                       {calls: join(freeze, take, thaw, mark)},
 		"cannot be frozen":            {prepare: func(i *ice) { i.frozen = errors.New("node n1 does not answer") }, calls: join(freeze), message: "FilesystemNotFrozen: node n1 does not answer; the snapshots are taken once all filesystems can be frozen"},
 		"thawed before its time":      {prepare: func(i *ice) { i.thawed = errors.New("node n1 restarted") }, calls: join(freeze, take, thaw, abandon), message: "FilesystemNotFrozen: the snapshots do not show one moment, so they are taken again: node n1 restarted"},
@@ -508,6 +526,9 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 			if test.begun {
 				begun(content)
 				content.Annotations[objects.AnnotationConsistency] = "filesystem"
+			}
+			if test.deleted {
+				beingDeleted(content)
 			}
 			b := newGroupBench(t, true, content)
 			b.counting.counted[shelf{"gold", false}] = true
