@@ -75,8 +75,6 @@ func New(options Options) *Freezer { return &Freezer{Options: options, busy: map
 // Reason is why volumes cannot be frozen.
 type Reason string
 
-// A raw volume cannot be frozen as long as it is in use, and a native one never. All else
-// may be tried again.
 const (
 	// Raw means that a raw block volume is in use, and Native that one is in mode native.
 	Raw    Reason = "raw"
@@ -96,18 +94,19 @@ type Refusal struct {
 	Reason Reason
 	// PersistentVolume and Node may be empty.
 	PersistentVolume, Node string
-	text                   string
+	// ordered means that nodes were told to freeze something.
+	ordered bool
+	text    string
 }
 
 // Error returns a sentence.
 func (r *Refusal) Error() string { return r.text }
 
-// IsForGood reports whether the volumes cannot be frozen as long as they are used as they
-// are now.
-func (r *Refusal) IsForGood() bool { return r.Reason == Raw || r.Reason == Native }
+// MayHaveStoppedPods reports whether something may have been frozen for a while.
+func (r *Refusal) MayHaveStoppedPods() bool { return r.ordered }
 
 func refuse(reason Reason, pv, node, format string, values ...any) error {
-	return &Refusal{reason, pv, node, fmt.Sprintf(format, values...)}
+	return &Refusal{Reason: reason, PersistentVolume: pv, Node: node, text: fmt.Sprintf(format, values...)}
 }
 
 // Hold are volumes whose filesystems are frozen.
@@ -208,6 +207,10 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 			_, err := f.order(ctx, node, frozen.Order{ID: h.id, Thaw: true})
 			return err
 		})
+		var refusal *Refusal
+		if errors.As(err, &refusal) {
+			refusal.ordered = true
+		}
 		return nil, err
 	}
 	return h, nil

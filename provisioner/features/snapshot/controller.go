@@ -142,7 +142,8 @@ type Options struct {
 // Freezer freezes the filesystems of volumes on all nodes that use them.
 type Freezer interface {
 	// Freeze returns when nothing more is written. thaw must be called; its error means that
-	// something may have been written before.
+	// something may have been written before. If err has the method MayHaveStoppedPods, and
+	// that returns false, it may be called again soon.
 	Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error)
 }
 

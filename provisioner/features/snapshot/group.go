@@ -259,7 +259,12 @@ func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 	}
 	thaw, err := g.Freezer.Freeze(ctx, g.volumes())
 	if err != nil {
-		return nil, g.inVain(&denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true})
+		why := &denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true}
+		var harmless interface{ MayHaveStoppedPods() bool }
+		if errors.As(err, &harmless) && !harmless.MayHaveStoppedPods() {
+			return nil, why
+		}
+		return nil, g.inVain(why)
 	}
 	taken, err := g.takeNew(ctx)
 	if written := thaw(ctx); written != nil && err == nil {

@@ -386,7 +386,7 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 	no := &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no"}
 	for consistency, prepare := range map[string]func(*ice){
 		"none":       func(i *ice) { i.fail["take snapshot-2 of volume-2"] = no },
-		"filesystem": func(i *ice) { i.thawed = errors.New("time is up") },
+		"filesystem": func(i *ice) { i.frozen = errors.New("node n1 does not answer") },
 	} {
 		t.Run(consistency, func(t *testing.T) {
 			b := newGroupBench(t, true, ofCSI(nil))
@@ -428,7 +428,7 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			b.must(err)
 
 			clear(b.shelf.fail)
-			i.thawed = nil
+			i.frozen = nil
 			pause := b.grouped.pauses["g1"]
 			pause.until = time.Now()
 			b.grouped.pauses["g1"] = pause
@@ -460,6 +460,25 @@ func (i *ice) Freeze(_ context.Context, volumes []*corev1.PersistentVolume) (fun
 		_ = i.request("thaw")
 		return i.thawed
 	}, i.frozen
+}
+
+// refusedSoon is the error of a Freezer that has stopped nobody.
+type refusedSoon struct{ error }
+
+func (refusedSoon) MayHaveStoppedPods() bool { return false }
+
+// TestAGroupThatStopsNobodyDoesNotPause: its turn to freeze may come at any time.
+func TestAGroupThatStopsNobodyDoesNotPause(t *testing.T) {
+	b := newGroupBench(t, true, ofCSI(nil))
+	b.counting.counted[shelf{"gold", false}] = true
+	i := &ice{groupShelf: b.shelf, frozen: refusedSoon{errors.New("other volumes are just frozen")}}
+	b.Freezer = i
+	for range 2 {
+		if _, err := (Sidecar{b.Controller}).TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": "filesystem"}); err == nil {
+			t.Error("it succeeds")
+		}
+	}
+	b.wantRequests("freeze pvc-data pvc-log", "freeze pvc-data pvc-log")
 }
 
 // has puts the snapshot of one of the group's volumes on the shelf.
