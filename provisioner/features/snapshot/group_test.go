@@ -384,18 +384,22 @@ func TestGroupForASidecar(t *testing.T) {
 // TestAttemptsInVainGetRare: each takes snapshots that it must remove again, or stops pods.
 func TestAttemptsInVainGetRare(t *testing.T) {
 	no := &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no"}
-	for consistency, prepare := range map[string]func(*ice){
-		"none":       func(i *ice) { i.fail["take snapshot-2 of volume-2"] = no },
-		"filesystem": func(i *ice) { i.frozen = errors.New("node n1 does not answer") },
+	for name, test := range map[string]struct {
+		consistency string
+		prepare     func(*ice)
+	}{
+		"refused":          {"none", func(i *ice) { i.fail["take snapshot-2 of volume-2"] = no }},
+		"a silent node":    {"filesystem", func(i *ice) { i.frozen = errors.New("node n1 does not answer") }},
+		"thawed too early": {"filesystem", func(i *ice) { i.thawed = errors.New("time is up") }},
 	} {
-		t.Run(consistency, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, true, ofCSI(nil))
 			b.counting.counted[shelf{"gold", false}] = true
 			i := &ice{groupShelf: b.shelf}
 			b.Freezer = i
-			prepare(i)
+			test.prepare(i)
 			take := func() error {
-				_, err := Sidecar{b.Controller}.TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": consistency})
+				_, err := Sidecar{b.Controller}.TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": test.consistency})
 				return err
 			}
 			first := take()
@@ -414,6 +418,17 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			if lengths[0] != firstPause || lengths[1] != 2*firstPause || lengths[8] != longestPause {
 				t.Errorf("the pauses are %s", lengths)
 			}
+			clear(b.shelf.fail)
+			i.frozen, i.thawed = nil, nil
+			pause := b.grouped.pauses["g1"]
+			pause.until = time.Now()
+			b.grouped.pauses["g1"] = pause
+			if err := take(); err != nil || len(b.grouped.pauses) != 0 {
+				t.Errorf("later, it fails with %v, and has the pauses %v", err, b.grouped.pauses)
+			}
+
+			pause.until = time.Now().Add(time.Hour)
+			b.grouped.pauses["g1"] = pause
 			content := b.groupContent()
 			beingDeleted(content)
 			_, err := b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
@@ -421,19 +436,6 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			// The sidecar deletes nothing before it knows that nothing is taken.
 			if err := take(); err == nil || !strings.Contains(err.Error(), "is being deleted") {
 				t.Errorf("the error of a group that is being deleted is %v", err)
-			}
-			content = b.groupContent()
-			content.DeletionTimestamp = nil
-			_, err = b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
-			b.must(err)
-
-			clear(b.shelf.fail)
-			i.frozen = nil
-			pause := b.grouped.pauses["g1"]
-			pause.until = time.Now()
-			b.grouped.pauses["g1"] = pause
-			if err := take(); err != nil || len(b.grouped.pauses) != 0 {
-				t.Errorf("later, it fails with %v, and has the pauses %v", err, b.grouped.pauses)
 			}
 		})
 	}
