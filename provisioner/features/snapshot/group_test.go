@@ -809,6 +809,20 @@ func TestGroupOfNativeVolumes(t *testing.T) {
 	}
 }
 
+// TestAContentWithoutVolumesIsDamaged: its CRD allows one by hand.
+func TestAContentWithoutVolumesIsDamaged(t *testing.T) {
+	b := newGroupBench(t, false, db(nil), ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.Driver, c.Spec.Source.VolumeHandles = driver, []string{}
+		c.Annotations = map[string]string{objects.AnnotationMembers: "{}"}
+	}))
+	b.seeGroups()
+	err := b.grouped.syncGroup(t.Context(), b.loop.Attempt(item{groupItem, "team-a", "db"}))
+	if want := "VolumeGroupSnapshotContent groupsnapcontent-g1: spec.source.volumeHandles is empty; nothing is deleted until it is fixed"; authtest.ErrorText(err) != want {
+		t.Errorf("the error is %v", err)
+	}
+	b.wantRequests()
+}
+
 // TestContentOfANativeGroup: what a sidecar would do when it is deleted.
 func TestContentOfANativeGroup(t *testing.T) {
 	native := func(change ...func(*groupv1.VolumeGroupSnapshotContent)) *groupv1.VolumeGroupSnapshotContent {
