@@ -160,7 +160,7 @@ func (g *grouping) record(ctx context.Context) error {
 	return nil
 }
 
-// take takes the snapshots of all members and marks them, the first one last.
+// take takes the snapshots of all members and marks them.
 func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	if why := g.pausedBy(); why != nil {
 		return nil, why
@@ -171,34 +171,43 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 		take = g.takeFrozen
 	}
 	taken, err := take(ctx)
-	mark := func(i int, t *taking) error {
-		backend, err := shelfOf(t.origin).in(g.Backends)
-		if err != nil {
-			return err
-		}
-		return backend.MarkSnapshot(ctx, taken[i])
-	}
-	if err == nil {
-		err = g.each(func(i int, t *taking) error {
-			if i == 0 {
-				return nil
-			}
-			return mark(i, t)
-		})
-	}
-	if err == nil {
-		err = mark(0, g.members[0]) // after the others, see takeFrozen
-	}
-	if err == nil {
-		err = g.recordAgain(ctx)
-	}
 	if err != nil {
+		return nil, err
+	}
+	if err := g.mark(ctx, taken); err != nil {
+		if g.origin.Consistency == policy.ConsistentFilesystem {
+			err = g.inVain(err) // they are taken again
+		}
+		return nil, err
+	}
+	if err := g.recordAgain(ctx); err != nil {
 		return nil, err
 	}
 	g.endPause(g.origin.UID)
 	g.Logger.Info("Took the snapshots of a VolumeGroupSnapshot", "tenant", g.members[0].origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID,
 		"snapshots", len(taken), "durationSeconds", time.Since(started).Seconds())
 	return taken, nil
+}
+
+// mark marks the snapshots of all members, the first one last; see takeFrozen.
+func (g *grouping) mark(ctx context.Context, taken []cinder.Snapshot) error {
+	one := func(i int, t *taking) error {
+		backend, err := shelfOf(t.origin).in(g.Backends)
+		if err != nil {
+			return err
+		}
+		return backend.MarkSnapshot(ctx, taken[i])
+	}
+	err := g.each(func(i int, t *taking) error {
+		if i == 0 {
+			return nil
+		}
+		return one(i, t)
+	})
+	if err != nil {
+		return err
+	}
+	return one(0, g.members[0])
 }
 
 // pausedBy returns the error of the last attempt as long as the group pauses.

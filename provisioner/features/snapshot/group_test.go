@@ -390,6 +390,7 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 	}{
 		"refused":          {"none", func(i *ice) { i.fail["take snapshot-2 of volume-2"] = no }},
 		"a silent node":    {"filesystem", func(i *ice) { i.frozen = errors.New("node n1 does not answer") }},
+		"not marked":       {"filesystem", func(i *ice) { i.fail["mark snapshot-2"] = no }},
 		"thawed too early": {"filesystem", func(i *ice) { i.thawed = errors.New("time is up") }},
 	} {
 		t.Run(name, func(t *testing.T) {
