@@ -195,7 +195,7 @@ type attempt = worker.Attempt[item]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
 	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
-	c.grouped = &groups{c, map[types.UID]pause{}}
+	c.grouped = &groups{c, newPauses()}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },

@@ -31,22 +31,8 @@ const mostMembers = 100
 // groups serves VolumeGroupSnapshots.
 type groups struct {
 	*Controller
-	// pauses are those after attempts in vain, by the UIDs of the groups.
-	pauses map[types.UID]pause
+	pauses *pauses
 }
-
-// pause keeps a group from being attempted too often: an attempt in vain takes snapshots only
-// to remove them, or stops pods.
-type pause struct {
-	until  time.Time
-	length time.Duration
-	why    error
-}
-
-const (
-	firstPause   = 5 * time.Second
-	longestPause = 10 * time.Minute
-)
 
 // grouping is one attempt at the snapshots of a VolumeGroupSnapshot, its members. Each is
 // stamped, counted, restored and removed like any other snapshot. The content of the group
@@ -162,7 +148,7 @@ func (g *grouping) record(ctx context.Context) error {
 
 // take takes the snapshots of all members and marks them.
 func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
-	if why := g.pausedBy(); why != nil {
+	if why := g.pauses.why(g.origin.UID); why != nil {
 		return nil, why
 	}
 	started := time.Now()
@@ -176,14 +162,14 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	}
 	if err := g.mark(ctx, taken); err != nil {
 		if g.origin.Consistency == policy.ConsistentFilesystem {
-			err = g.inVain(err) // they are taken again
+			err = g.pauses.begin(g.origin.UID, err) // they are taken again
 		}
 		return nil, err
 	}
 	if err := g.recordAgain(ctx); err != nil {
 		return nil, err
 	}
-	g.endPause(g.origin.UID)
+	g.pauses.end(g.origin.UID)
 	g.Logger.Info("Took the snapshots of a VolumeGroupSnapshot", "tenant", g.members[0].origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID,
 		"snapshots", len(taken), "durationSeconds", time.Since(started).Seconds())
 	return taken, nil
@@ -210,31 +196,6 @@ func (g *grouping) mark(ctx context.Context, taken []cinder.Snapshot) error {
 	return one(0, g.members[0])
 }
 
-// pausedBy returns the error of the last attempt as long as the group pauses.
-func (g *grouping) pausedBy() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if last := g.pauses[g.origin.UID]; time.Now().Before(last.until) {
-		return last.why
-	}
-	return nil
-}
-
-// inVain pauses the group after an attempt that had to be undone, for longer each time.
-func (g *grouping) inVain(why error) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	length := min(max(2*g.pauses[g.origin.UID].length, firstPause), longestPause)
-	g.pauses[g.origin.UID] = pause{time.Now().Add(length), length, why}
-	return why
-}
-
-func (c *groups) endPause(group types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.pauses, group)
-}
-
 // takeOneByOne takes the snapshots of all members. If Cinder has refused one for good, it
 // removes the others: the next attempt takes all of them anew, at about one time.
 func (g *grouping) takeOneByOne(ctx context.Context) ([]cinder.Snapshot, error) {
@@ -245,7 +206,7 @@ func (g *grouping) takeOneByOne(ctx context.Context) ([]cinder.Snapshot, error) 
 	if left := g.undo(ctx); left != nil {
 		err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
 	}
-	return nil, g.inVain(err)
+	return nil, g.pauses.begin(g.origin.UID, err)
 }
 
 // takeFrozen takes the snapshots of all members while nobody writes to any of the volumes.
@@ -268,32 +229,35 @@ func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 	}
 	thaw, err := g.Freezer.Freeze(ctx, g.volumes())
 	if err != nil {
-		why := &denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true}
+		why := notFrozen("%s; the snapshots are taken once all filesystems can be frozen", err)
 		var harmless interface{ MayHaveStoppedPods() bool }
 		if errors.As(err, &harmless) && !harmless.MayHaveStoppedPods() {
 			return nil, why
 		}
-		return nil, g.inVain(why)
+		return nil, g.pauses.begin(g.origin.UID, why)
 	}
 	taken, err := g.takeNew(ctx)
 	if written := thaw(ctx); written != nil && err == nil {
-		err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("the snapshots do not show one moment, so they are taken again: %s", written), again: true}
+		err = notFrozen("the snapshots do not show one moment, so they are taken again: %s", written)
 	}
 	if err != nil {
 		if left := g.undo(ctx); left != nil {
 			g.Logger.Warn("Snapshots of a group stay until its next attempt", "group", g.origin.Namespace+"/"+g.origin.Name, "error", left)
 		}
-		return nil, g.inVain(err)
+		return nil, g.pauses.begin(g.origin.UID, err)
 	}
 	return taken, nil
+}
+
+func notFrozen(format string, arguments ...any) error {
+	return &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf(format, arguments...), again: true}
 }
 
 // noneAnymore permits no snapshot of a member, because the others are of a moment that is
 // over.
 func (g *grouping) noneAnymore(i int) backends.Permit {
 	return func(context.Context, cinder.Volume) error {
-		return &denied{reason: "FilesystemNotFrozen", again: true, message: fmt.Sprintf(
-			"the snapshot of volume %s is gone, and another would show another moment; delete the VolumeGroupSnapshot, and make a new one", g.origin.Members[i].VolumeID)}
+		return notFrozen("the snapshot of volume %s is gone, and another would show another moment; delete the VolumeGroupSnapshot, and make a new one", g.origin.Members[i].VolumeID)
 	}
 }
 
@@ -309,7 +273,7 @@ func (g *grouping) takeNew(ctx context.Context) ([]cinder.Snapshot, error) {
 	})
 	for i := range taken {
 		if err == nil && !isNew[i].Load() {
-			err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("snapshot %s was taken too early, so all are taken again", taken[i].ID), again: true}
+			err = notFrozen("snapshot %s was taken too early, so all are taken again", taken[i].ID)
 		}
 	}
 	return taken, err

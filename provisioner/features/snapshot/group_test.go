@@ -410,10 +410,10 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			}
 			var lengths []time.Duration
 			for range 9 {
-				pause := b.grouped.pauses["g1"]
+				pause := b.grouped.pauses.of["g1"]
 				lengths = append(lengths, pause.length)
 				pause.until = time.Now()
-				b.grouped.pauses["g1"] = pause
+				b.grouped.pauses.of["g1"] = pause
 				_ = take()
 			}
 			if lengths[0] != firstPause || lengths[1] != 2*firstPause || lengths[8] != longestPause {
@@ -421,15 +421,15 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 			}
 			clear(b.shelf.fail)
 			i.frozen, i.thawed = nil, nil
-			pause := b.grouped.pauses["g1"]
+			pause := b.grouped.pauses.of["g1"]
 			pause.until = time.Now()
-			b.grouped.pauses["g1"] = pause
-			if err := take(); err != nil || len(b.grouped.pauses) != 0 {
-				t.Errorf("later, it fails with %v, and has the pauses %v", err, b.grouped.pauses)
+			b.grouped.pauses.of["g1"] = pause
+			if err := take(); err != nil || len(b.grouped.pauses.of) != 0 {
+				t.Errorf("later, it fails with %v, and has the pauses %v", err, b.grouped.pauses.of)
 			}
 
 			pause.until = time.Now().Add(time.Hour)
-			b.grouped.pauses["g1"] = pause
+			b.grouped.pauses.of["g1"] = pause
 			content := b.groupContent()
 			beingDeleted(content)
 			_, err := b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
