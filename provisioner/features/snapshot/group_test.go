@@ -570,6 +570,10 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 			if text := authtest.ErrorText(err); text != test.message {
 				t.Errorf("error %q, want %q", text, test.message)
 			}
+			// Any other would have the sidecar let a content go without asking again.
+			if kind, _ := objects.FailureKind(err); err != nil && !test.deleted && kind != "Unavailable" {
+				t.Errorf("the failure is %s", kind)
+			}
 			// Requests of one step are made at once.
 			sorted := func(calls []string) []string {
 				for i := 0; i+1 < len(calls); i++ {

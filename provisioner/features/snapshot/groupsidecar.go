@@ -56,7 +56,9 @@ func (c Sidecar) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolu
 		return nil, &refusal{"Damaged", changed.Error()}
 	}
 	if err != nil {
-		return nil, err
+		// Snapshots may be left, which giveUp must remove before the content goes, and only
+		// after this error does the sidecar ask again.
+		return nil, &refusal{string(cinder.KindUnavailable), cinder.TextOf(err)}
 	}
 	var taken []Taken
 	for i, s := range all {
