@@ -172,6 +172,9 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	if !IsGroupRecorded(content) || len(content.Spec.Source.VolumeHandles) == 0 {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)
 	}
+	if len(content.Spec.Source.VolumeHandles) == 0 {
+		return damaged("spec.source.volumeHandles is empty")
+	}
 	if err := json.Unmarshal([]byte(content.Annotations[AnnotationMembers]), &recorded); err != nil {
 		return damaged("annotation %s cannot be read: %v", AnnotationMembers, err)
 	}

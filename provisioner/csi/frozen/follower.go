@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
@@ -97,9 +98,8 @@ func (f *Follower) Run(ctx context.Context) {
 			continue
 		}
 		first = false
-		if !f.follow(ctx) {
-			f.wait(ctx)
-		}
+		f.follow(ctx)
+		f.wait(ctx)
 	}
 }
 
@@ -157,17 +157,14 @@ func (f *Follower) read(ctx context.Context, first bool) error {
 	return nil
 }
 
-// follow does what changes of the Lease say, until the API server ends the watch. It
-// returns false if there was none.
-func (f *Follower) follow(ctx context.Context) bool {
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, LeaseName(f.Node)).String()}
-	if f.lease != nil {
-		options.ResourceVersion = f.lease.ResourceVersion
-	}
-	changes, err := f.Leases.Watch(ctx, options)
+// follow does what changes of the Lease say, until the API server ends the watch. The watch
+// begins with what is there, since the API server soon forgets the version of a Lease that
+// nobody changes.
+func (f *Follower) follow(ctx context.Context) {
+	changes, err := f.Leases.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, LeaseName(f.Node)).String()})
 	if err != nil {
 		f.Logger.Debug("orders to freeze filesystems cannot be followed", "error", err)
-		return false
+		return
 	}
 	defer changes.Stop()
 	for {
@@ -178,7 +175,7 @@ func (f *Follower) follow(ctx context.Context) bool {
 		}
 		select {
 		case <-ctx.Done():
-			return true
+			return
 		case <-f.ended():
 			f.lose("")
 			f.answer(ctx)
@@ -186,10 +183,10 @@ func (f *Follower) follow(ctx context.Context) bool {
 			f.answer(ctx)
 		case change, open := <-changes.ResultChan():
 			if !open || change.Type == watch.Error {
-				return !open
+				return
 			}
 			lease, ok := change.Object.(*coordinationv1.Lease)
-			if !ok || lease.Name != LeaseName(f.Node) {
+			if !ok || lease.Name != LeaseName(f.Node) || f.isOlder(lease) {
 				continue
 			}
 			if change.Type == watch.Deleted {
@@ -198,6 +195,16 @@ func (f *Follower) follow(ctx context.Context) bool {
 			f.see(ctx, lease)
 		}
 	}
+}
+
+// isOlder reports whether a Lease is older than what was last seen, with which a watch may
+// begin.
+func (f *Follower) isOlder(lease *coordinationv1.Lease) bool {
+	if f.lease == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, f.lease.ResourceVersion)
+	return err == nil && order < 0
 }
 
 // see does what the Lease says; nil means that there is none.

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -300,6 +301,73 @@ func TestThePluginBeginsByThawing(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		n.order(order("b"))
 		n.answers("b", Frozen, "")
+	})
+}
+
+// TestAFollowerDoesNotAskOverAndOver: the API server soon forgets the version of a Lease that
+// rarely changes, may end each watch at once, and may begin one with what was before.
+func TestAFollowerDoesNotAskOverAndOver(t *testing.T) {
+	forgotten := func(version string) watch.Interface {
+		if version == "" {
+			return nil
+		}
+		w := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 1})
+		w.Error(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410})
+		return w
+	}
+	ended := func(string) watch.Interface { return watch.NewEmptyWatch() }
+	for name, test := range map[string]struct {
+		watching func(version string) watch.Interface
+		most     int32
+	}{
+		"the version is forgotten": {forgotten, 1},
+		"watches end at once":      {ended, 31},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.order(order("a"))
+				var requests atomic.Int32
+				n.client.PrependWatchReactor("leases", func(action clienttesting.Action) (bool, watch.Interface, error) {
+					if requests.Add(1) > 100 {
+						return true, nil, errors.New("enough")
+					}
+					w := test.watching(action.(clienttesting.WatchActionImpl).ListOptions.ResourceVersion)
+					return w != nil, w, nil
+				})
+				defer n.start()()
+				time.Sleep(time.Minute)
+				if count := requests.Load(); count > test.most {
+					t.Errorf("%d watches in a minute", count)
+				}
+				n.order(order("b"))
+				time.Sleep(3 * time.Second)
+				n.answers("b", Frozen, "")
+			})
+		})
+	}
+}
+
+// TestAnOldVersionOfALeaseIsNoOrder: a watch may begin with one.
+func TestAnOldVersionOfALeaseIsNoOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.order(Order{})
+		n.order(order("a"))
+		old, err := n.client.CoordinationV1().Leases("ns").Get(t.Context(), LeaseName("n1"), metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.order(Order{})
+		n.client.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
+			w := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 1})
+			w.Add(old)
+			return true, w, nil
+		})
+		defer n.start()()
+		if n.freezes != 0 {
+			t.Error("an order that is over was done")
+		}
 	})
 }
 

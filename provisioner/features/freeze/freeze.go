@@ -33,8 +33,6 @@ import (
 const (
 	// answerWithin is how long a node plugin may take to do what is ordered.
 	answerWithin = 10 * time.Second
-	// readWithin bounds the reads after a thaw.
-	readWithin = 30 * time.Second
 	// look is the time between two looks for an answer.
 	look = 100 * time.Millisecond
 )
@@ -77,10 +75,8 @@ func New(options Options) *Freezer { return &Freezer{Options: options, busy: map
 // Reason is why volumes cannot be frozen.
 type Reason string
 
-// A raw volume and a native one cannot be frozen as long as they are in use. All else may
-// be tried again.
 const (
-	// Raw means that a raw block volume is in use, and Native a volume in mode native.
+	// Raw means that a raw block volume is in use, and Native that one is in mode native.
 	Raw    Reason = "raw"
 	Native Reason = "native"
 	// Silent means that the plugin of a node that has the volume does not answer, and Busy
@@ -98,29 +94,28 @@ type Refusal struct {
 	Reason Reason
 	// PersistentVolume and Node may be empty.
 	PersistentVolume, Node string
-	text                   string
+	// ordered means that nodes were told to freeze something.
+	ordered bool
+	text    string
 }
 
 // Error returns a sentence.
 func (r *Refusal) Error() string { return r.text }
 
-// IsForGood reports whether the volumes cannot be frozen as long as they are used as they
-// are now.
-func (r *Refusal) IsForGood() bool { return r.Reason == Raw || r.Reason == Native }
+// MayHaveStoppedPods reports whether something may have been frozen for a while.
+func (r *Refusal) MayHaveStoppedPods() bool { return r.ordered }
 
 func refuse(reason Reason, pv, node, format string, values ...any) error {
-	return &Refusal{reason, pv, node, fmt.Sprintf(format, values...)}
+	return &Refusal{Reason: reason, PersistentVolume: pv, Node: node, text: fmt.Sprintf(format, values...)}
 }
 
 // Hold are volumes whose filesystems are frozen.
 type Hold struct {
 	freezer *Freezer
 	id      string
-	// nodes have the order. closed are the volumes whose gates are closed, and native the
-	// volumes that no node used.
+	// nodes have the order, and closed are the volumes whose gates are closed.
 	nodes  []*corev1.Node
 	closed []wire.Handle
-	native []*corev1.PersistentVolume
 	ends   time.Time
 
 	once sync.Once
@@ -145,8 +140,8 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 	for _, pv := range volumes {
 		source := pv.Spec.CSI
 		if source == nil || source.Driver != wire.DriverName {
-			h.native = append(h.native, pv)
-			continue
+			// No gate is in the way of a pod that uses it meanwhile.
+			return nil, refuse(Native, pv.Name, "", "the volume of PersistentVolume %s is in mode native, so nobody can freeze its filesystem", pv.Name)
 		}
 		handle, err := wire.ParseHandle(source.VolumeHandle)
 		if err != nil {
@@ -174,8 +169,6 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 		nodes := usedBy[i]
 		switch {
 		case len(nodes) == 0:
-		case slices.Contains(h.native, pv):
-			return nil, refuse(Native, pv.Name, nodes[0].Name, "the volume of PersistentVolume %s is in mode native, and in use on node %s, where nobody can freeze its filesystem", pv.Name, nodes[0].Name)
 		case pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock:
 			return nil, refuse(Raw, pv.Name, nodes[0].Name, "the volume of PersistentVolume %s is a raw block volume, and in use on node %s: it has no filesystem to freeze", pv.Name, nodes[0].Name)
 		}
@@ -214,6 +207,10 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 			_, err := f.order(ctx, node, frozen.Order{ID: h.id, Thaw: true})
 			return err
 		})
+		var refusal *Refusal
+		if errors.As(err, &refusal) {
+			refusal.ordered = true
+		}
 		return nil, err
 	}
 	return h, nil
@@ -281,19 +278,7 @@ func (f *Freezer) take(nodes []*corev1.Node) string {
 func (h *Hold) Thaw(ctx context.Context) error {
 	h.once.Do(func() {
 		defer h.release()
-		ctx := context.WithoutCancel(ctx)
-		if h.err = h.thaw(ctx); h.err != nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, readWithin)
-		defer cancel()
-		var nodes [][]*corev1.Node
-		nodes, h.err = h.freezer.nodesOf(ctx, h.native)
-		for i, pv := range h.native {
-			if len(nodes[i]) > 0 {
-				h.err = fmt.Errorf("node %s has begun to use the volume of PersistentVolume %s meanwhile", nodes[i][0].Name, pv.Name)
-			}
-		}
+		h.err = h.thaw(context.WithoutCancel(ctx))
 	})
 	return h.err
 }

@@ -142,7 +142,8 @@ type Options struct {
 // Freezer freezes the filesystems of volumes on all nodes that use them.
 type Freezer interface {
 	// Freeze returns when nothing more is written. thaw must be called; its error means that
-	// something may have been written before.
+	// something may have been written before. If err has the method MayHaveStoppedPods, and
+	// that returns false, it may be called again soon.
 	Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error)
 }
 
@@ -194,7 +195,7 @@ type attempt = worker.Attempt[item]
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
 	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
-	c.grouped = &groups{c}
+	c.grouped = &groups{c, newPauses()}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
 		Name: "snapshots", Workers: options.Workers, OwnTurns: func(tenant string) int { return c.Policy().ConcurrencyOf(tenant) },

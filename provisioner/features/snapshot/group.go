@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -28,7 +29,10 @@ import (
 const mostMembers = 100
 
 // groups serves VolumeGroupSnapshots.
-type groups struct{ *Controller }
+type groups struct {
+	*Controller
+	pauses *pauses
+}
 
 // grouping is one attempt at the snapshots of a VolumeGroupSnapshot, its members. Each is
 // stamped, counted, restored and removed like any other snapshot. The content of the group
@@ -69,6 +73,7 @@ func (g *grouping) resume() (err error) {
 	if g.origin, err = objects.GroupOriginOf(g.content); err != nil {
 		return err
 	}
+	g.members = nil
 	for _, m := range g.origin.Members {
 		t := g.member(m)
 		// Without the stamp of the claim's volume, no new snapshot is taken.
@@ -141,75 +146,137 @@ func (g *grouping) record(ctx context.Context) error {
 	return nil
 }
 
-// take takes the snapshots of all members and marks them, in the order of the origin.
+// take takes the snapshots of all members and marks them.
 func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
+	if why := g.pauses.why(g.origin.UID); why != nil {
+		return nil, why
+	}
 	started := time.Now()
-	take := g.takeAll
+	take := g.takeOneByOne
 	if g.origin.Consistency == policy.ConsistentFilesystem {
 		take = g.takeFrozen
 	}
 	taken, err := take(ctx)
-	mark := func(i int, t *taking) error {
+	if err != nil {
+		return nil, err
+	}
+	if err := g.mark(ctx, taken); err != nil {
+		if g.origin.Consistency == policy.ConsistentFilesystem {
+			err = g.pauses.begin(g.origin.UID, err) // they are taken again
+		}
+		return nil, err
+	}
+	if err := g.recordAgain(ctx); err != nil {
+		return nil, err
+	}
+	g.pauses.end(g.origin.UID)
+	g.Logger.Info("Took the snapshots of a VolumeGroupSnapshot", "tenant", g.members[0].origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID,
+		"snapshots", len(taken), "durationSeconds", time.Since(started).Seconds())
+	return taken, nil
+}
+
+// mark marks the snapshots of all members, the first one last; see takeFrozen.
+func (g *grouping) mark(ctx context.Context, taken []cinder.Snapshot) error {
+	one := func(i int, t *taking) error {
 		backend, err := shelfOf(t.origin).in(g.Backends)
 		if err != nil {
 			return err
 		}
 		return backend.MarkSnapshot(ctx, taken[i])
 	}
-	if err == nil {
-		err = mark(0, g.members[0]) // before the others, see takeFrozen
-	}
-	if err == nil {
-		err = g.each(func(i int, t *taking) error {
-			if i == 0 {
-				return nil
-			}
-			return mark(i, t)
-		})
-	}
-	if err == nil {
-		err = g.recordAgain(ctx)
-	}
+	err := g.each(func(i int, t *taking) error {
+		if i == 0 {
+			return nil
+		}
+		return one(i, t)
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g.Logger.Info("Took the snapshots of a VolumeGroupSnapshot", "tenant", g.members[0].origin.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID,
-		"snapshots", len(taken), "durationSeconds", time.Since(started).Seconds())
-	return taken, nil
+	return one(0, g.members[0])
+}
+
+// takeOneByOne takes the snapshots of all members. If Cinder has refused one for good, it
+// removes the others: the next attempt takes all of them anew, at about one time.
+func (g *grouping) takeOneByOne(ctx context.Context) ([]cinder.Snapshot, error) {
+	taken, err := g.takeAll(ctx, func(int) backends.Permit { return g.stillWanted })
+	if !refused(err) {
+		return taken, err
+	}
+	if left := g.undo(ctx); left != nil {
+		err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
+	}
+	return nil, g.pauses.begin(g.origin.UID, err)
 }
 
 // takeFrozen takes the snapshots of all members while nobody writes to any of the volumes.
-// Those that an earlier attempt has left may be of another moment, so they are removed first,
-// unless the first one is marked: that is done only after the thaw.
+// The mark of the first one, which is written last, says that all show that moment. Without
+// it, those that an earlier attempt has left may be of another moment, so they are removed
+// first; with it, none may be taken any more.
 func (g *grouping) takeFrozen(ctx context.Context) ([]cinder.Snapshot, error) {
 	kept, err := g.abandon(ctx, g.members[0])
 	if err != nil {
 		return nil, err
 	}
 	if len(kept) > 0 {
-		return g.takeAll(ctx)
+		return g.takeAll(ctx, g.noneAnymore)
 	}
 	if err := g.undo(ctx); err != nil {
 		return nil, err
 	}
+	if err := g.stillWanted(ctx, cinder.Volume{}); err != nil {
+		return nil, err
+	}
 	thaw, err := g.Freezer.Freeze(ctx, g.volumes())
 	if err != nil {
-		return nil, &denied{reason: "FilesystemNotFrozen", message: err.Error() + "; the snapshots are taken once all filesystems can be frozen", again: true}
+		why := notFrozen("%s; the snapshots are taken once all filesystems can be frozen", err)
+		var harmless interface{ MayHaveStoppedPods() bool }
+		if errors.As(err, &harmless) && !harmless.MayHaveStoppedPods() {
+			return nil, why
+		}
+		return nil, g.pauses.begin(g.origin.UID, why)
 	}
-	var taken []cinder.Snapshot
-	if err = g.undo(ctx); err == nil { // again, for what a late request has made meanwhile
-		taken, err = g.takeAll(ctx)
-	}
+	taken, err := g.takeNew(ctx)
 	if written := thaw(ctx); written != nil && err == nil {
-		err = &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf("the snapshots do not show one moment, so they are taken again: %s", written), again: true}
+		err = notFrozen("the snapshots do not show one moment, so they are taken again: %s", written)
 	}
 	if err != nil {
 		if left := g.undo(ctx); left != nil {
 			g.Logger.Warn("Snapshots of a group stay until its next attempt", "group", g.origin.Namespace+"/"+g.origin.Name, "error", left)
 		}
-		return nil, err
+		return nil, g.pauses.begin(g.origin.UID, err)
 	}
 	return taken, nil
+}
+
+func notFrozen(format string, arguments ...any) error {
+	return &denied{reason: "FilesystemNotFrozen", message: fmt.Sprintf(format, arguments...), again: true}
+}
+
+// noneAnymore permits no snapshot of a member, because the others are of a moment that is
+// over.
+func (g *grouping) noneAnymore(i int) backends.Permit {
+	return func(context.Context, cinder.Volume) error {
+		return notFrozen("the snapshot of volume %s is gone, and another would show another moment; delete the VolumeGroupSnapshot, and make a new one", g.origin.Members[i].VolumeID)
+	}
+}
+
+// takeNew takes the snapshots of all members now. One that it finds is of a request of an
+// earlier attempt, which Cinder has done too late to be removed before.
+func (g *grouping) takeNew(ctx context.Context) ([]cinder.Snapshot, error) {
+	isNew := make([]atomic.Bool, len(g.members))
+	taken, err := g.takeAll(ctx, func(i int) backends.Permit {
+		return func(ctx context.Context, v cinder.Volume) error {
+			isNew[i].Store(true)
+			return g.stillWanted(ctx, v)
+		}
+	})
+	for i := range taken {
+		if err == nil && !isNew[i].Load() {
+			err = notFrozen("snapshot %s was taken too early, so all are taken again", taken[i].ID)
+		}
+	}
+	return taken, err
 }
 
 // volumes returns the PersistentVolumes of the members' claims.
@@ -224,19 +291,13 @@ func (g *grouping) volumes() (volumes []*corev1.PersistentVolume) {
 	return volumes
 }
 
-// takeAll takes the snapshots of all members. If Cinder has refused one for good, it removes
-// the others: the next attempt takes all of them anew, at about one time.
-func (g *grouping) takeAll(ctx context.Context) ([]cinder.Snapshot, error) {
+// takeAll takes the snapshots of all members that it does not find, if they are permitted.
+func (g *grouping) takeAll(ctx context.Context, permit func(i int) backends.Permit) ([]cinder.Snapshot, error) {
 	taken := make([]cinder.Snapshot, len(g.members))
 	err := g.each(func(i int, t *taking) (err error) {
-		taken[i], err = g.takeOne(ctx, t)
+		taken[i], err = g.takeOne(ctx, t, permit(i))
 		return err
 	})
-	if refused(err) {
-		if left := g.undo(ctx); left != nil {
-			err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
-		}
-	}
 	return taken, err
 }
 
@@ -273,7 +334,7 @@ func refused(err error) bool {
 	return false
 }
 
-func (g *grouping) takeOne(ctx context.Context, t *taking) (cinder.Snapshot, error) {
+func (g *grouping) takeOne(ctx context.Context, t *taking, permit backends.Permit) (cinder.Snapshot, error) {
 	started := time.Now()
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
@@ -283,7 +344,7 @@ func (g *grouping) takeOne(ctx context.Context, t *taking) (cinder.Snapshot, err
 		return cinder.Snapshot{}, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(g.Caller(ctx, t.origin.Tenant))
-	spec := t.spec(g.stillWanted)
+	spec := t.spec(permit)
 	spec.CSI = g.csi
 	taken, err := backend.TakeSnapshot(ctx, spec)
 	if err == nil && taken.VolumeID != t.origin.VolumeID {
@@ -313,13 +374,15 @@ func (g *grouping) undo(ctx context.Context) error {
 	})
 }
 
-// abandon removes a member's snapshots, unless they are marked; then it returns their IDs.
+// abandon removes a member's snapshots, unless they are marked; then it returns their IDs. If
+// they had to show one moment, only the mark of the first one, which was written last, counts.
 func (g *grouping) abandon(ctx context.Context, t *taking) (kept []string, err error) {
 	backend, err := shelfOf(t.origin).in(g.Backends)
 	if err != nil {
 		return nil, err
 	}
-	return backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: true})
+	isFinal := g.origin.Consistency != policy.ConsistentFilesystem || t == g.members[0]
+	return backend.AbandonSnapshots(g.Caller(ctx, t.origin.Tenant), backends.SnapshotTarget{Stamp: t.stamp(), Place: t.origin.Place, Unrecorded: isFinal})
 }
 
 // stillWanted does for a member what that of a taking does.

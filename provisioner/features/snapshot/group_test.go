@@ -46,12 +46,20 @@ func (f *groupShelf) request(format string, arguments ...any) error {
 }
 
 func (f *groupShelf) TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error) {
+	id := strings.Replace(spec.Source.VolumeID, "volume", "snapshot", 1)
+	f.mu.Lock()
+	found, exists := f.taken[spec.Name]
+	f.mu.Unlock()
+	if exists {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return found, f.request("find %s", found.ID)
+	}
 	if err := spec.Source.Permit(ctx, cinder.Volume{}); err != nil {
 		return cinder.Snapshot{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	id := strings.Replace(spec.Source.VolumeID, "volume", "snapshot", 1)
 	if err := f.request("take %s of %s", id, spec.Source.VolumeID); err != nil {
 		return cinder.Snapshot{}, err
 	}
@@ -333,7 +341,7 @@ func TestGroupForASidecar(t *testing.T) {
 			requests: append(slices.Clone(takes), "abandon snapshot-1 unrecorded=true"), counts: 2},
 		"an answer is lost": {prepare: func(b *groupBench) { b.shelf.fail[takes[0]] = failed(cinder.KindUnavailable, true) }, message: "backend gold: no", requests: takes, counts: 2},
 		"one cannot be marked": {prepare: func(b *groupBench) { b.shelf.fail["mark snapshot-2"] = failed(cinder.KindUnavailable, false) }, message: "backend gold: no",
-			requests: all, counts: 2},
+			requests: append(slices.Clone(takes), "mark snapshot-2"), counts: 2},
 		"a silent backend": {prepare: func(b *groupBench) {
 			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
 		}, message: "backend gold: silent"},
@@ -376,12 +384,73 @@ func TestGroupForASidecar(t *testing.T) {
 	}
 }
 
-// TestGroupsOfASidecarAreRemoved: all, or none if somebody keeps one of them by another
-// content; but one whose own content says Retain stays alone.
+// TestAttemptsInVainGetRare: each takes snapshots that it must remove again, or stops pods.
+func TestAttemptsInVainGetRare(t *testing.T) {
+	no := &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no"}
+	for name, test := range map[string]struct {
+		consistency string
+		prepare     func(*ice)
+	}{
+		"refused":          {"none", func(i *ice) { i.fail["take snapshot-2 of volume-2"] = no }},
+		"a silent node":    {"filesystem", func(i *ice) { i.frozen = errors.New("node n1 does not answer") }},
+		"not marked":       {"filesystem", func(i *ice) { i.fail["mark snapshot-2"] = no }},
+		"thawed too early": {"filesystem", func(i *ice) { i.thawed = errors.New("time is up") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, true, ofCSI(nil))
+			b.counting.counted[shelf{"gold", false}] = true
+			i := &ice{groupShelf: b.shelf}
+			b.Freezer = i
+			test.prepare(i)
+			take := func() error {
+				_, err := Sidecar{b.Controller}.TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": test.consistency})
+				return err
+			}
+			first := take()
+			requests := len(b.shelf.calls)
+			if err := take(); first == nil || err == nil || err.Error() != first.Error() || len(b.shelf.calls) != requests {
+				t.Errorf("at once, it fails with %v after %v, with %d requests after %d", err, first, len(b.shelf.calls), requests)
+			}
+			var lengths []time.Duration
+			for range 9 {
+				pause := b.grouped.pauses.of["g1"]
+				lengths = append(lengths, pause.length)
+				pause.until = time.Now()
+				b.grouped.pauses.of["g1"] = pause
+				_ = take()
+			}
+			if lengths[0] != firstPause || lengths[1] != 2*firstPause || lengths[8] != longestPause {
+				t.Errorf("the pauses are %s", lengths)
+			}
+			clear(b.shelf.fail)
+			i.frozen, i.thawed = nil, nil
+			pause := b.grouped.pauses.of["g1"]
+			pause.until = time.Now()
+			b.grouped.pauses.of["g1"] = pause
+			if err := take(); err != nil || len(b.grouped.pauses.of) != 0 {
+				t.Errorf("later, it fails with %v, and has the pauses %v", err, b.grouped.pauses.of)
+			}
+
+			pause.until = time.Now().Add(time.Hour)
+			b.grouped.pauses.of["g1"] = pause
+			content := b.groupContent()
+			beingDeleted(content)
+			_, err := b.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Update(t.Context(), content, metav1.UpdateOptions{})
+			b.must(err)
+			// The sidecar deletes nothing before it knows that nothing is taken.
+			if err := take(); err == nil || !strings.Contains(err.Error(), "is being deleted") {
+				t.Errorf("the error of a group that is being deleted is %v", err)
+			}
+		})
+	}
+}
+
 // ice freezes filesystems beside a shelf.
 type ice struct {
 	*groupShelf
 	frozen, thawed error
+	// late is a volume of which an earlier request takes a snapshot only now.
+	late string
 }
 
 func (i *ice) Freeze(_ context.Context, volumes []*corev1.PersistentVolume) (func(context.Context) error, error) {
@@ -390,18 +459,49 @@ func (i *ice) Freeze(_ context.Context, volumes []*corev1.PersistentVolume) (fun
 		names = append(names, pv.Name)
 	}
 	_ = i.request("%s", strings.Join(names, " "))
+	if i.late != "" {
+		i.has(i.late)
+	}
 	return func(context.Context) error {
 		_ = i.request("thaw")
 		return i.thawed
 	}, i.frozen
 }
 
+// refusedSoon is the error of a Freezer that has stopped nobody.
+type refusedSoon struct{ error }
+
+func (refusedSoon) MayHaveStoppedPods() bool { return false }
+
+// TestAGroupThatStopsNobodyDoesNotPause: its turn to freeze may come at any time.
+func TestAGroupThatStopsNobodyDoesNotPause(t *testing.T) {
+	b := newGroupBench(t, true, ofCSI(nil))
+	b.counting.counted[shelf{"gold", false}] = true
+	i := &ice{groupShelf: b.shelf, frozen: refusedSoon{errors.New("other volumes are just frozen")}}
+	b.Freezer = i
+	for range 2 {
+		if _, err := (Sidecar{b.Controller}).TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": "filesystem"}); err == nil {
+			t.Error("it succeeds")
+		}
+	}
+	b.wantRequests("freeze pvc-data pvc-log", "freeze pvc-data pvc-log")
+}
+
+// has puts the snapshot of one of the group's volumes on the shelf.
+func (i *ice) has(volume string) {
+	m := objects.GroupOrigin{Content: "groupsnapcontent-g1", Namespace: "team-a", Name: "db", UID: "g1"}.NewMember("gold/" + volume)
+	m.Cluster, m.Tenant, m.StorageClass, m.VolumeID = "cluster-1", "a", "fast", volume
+	i.taken[objects.SnapshotName(m.UID)] = cinder.Snapshot{ID: strings.Replace(volume, "volume", "snapshot", 1), VolumeID: volume, Status: cinder.StatusAvailable, Metadata: m.Stamp().Metadata(nil)}
+}
+
 // TestGroupOfFrozenFilesystems: what does not show the one moment between freeze and thaw is
-// removed. What an earlier attempt has taken does so only if its first snapshot is marked.
+// removed. What an earlier attempt has taken does so only if its first snapshot, the last to be
+// marked, is.
 func TestGroupOfFrozenFilesystems(t *testing.T) {
 	take := []string{"take snapshot-1 of volume-1", "take snapshot-2 of volume-2"}
-	abandon := []string{"abandon snapshot-1 unrecorded=true", "abandon snapshot-2 unrecorded=true"}
-	freeze, thaw, mark := "freeze pvc-data pvc-log", "thaw", []string{"mark snapshot-1", "mark snapshot-2"}
+	abandon := []string{"abandon snapshot-1 unrecorded=true", "abandon snapshot-2 unrecorded=false"}
+	find := []string{"find snapshot-1", "find snapshot-2"}
+	freeze, thaw, mark := "freeze pvc-data pvc-log", "thaw", []string{"mark snapshot-2", "mark snapshot-1"}
 	join := func(steps ...any) (all []string) {
 		for _, step := range steps {
 			switch step := step.(type) {
@@ -414,23 +514,46 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 		return all
 	}
 	for name, test := range map[string]struct {
-		begun   bool
-		prepare func(*ice)
-		calls   []string
-		message string
+		begun, deleted bool
+		prepare        func(*ice)
+		calls          []string
+		message        string
 	}{
+		"being deleted since one is gone": {begun: true, deleted: true, prepare: func(i *ice) {
+			clear(i.taken)
+			i.has("volume-1")
+			i.marked["snapshot-1"] = true
+		}, calls: []string{"abandon snapshot-1 unrecorded=false"}, message: "the snapshots of VolumeGroupSnapshot team-a/db are not taken: its VolumeGroupSnapshotContent is being deleted"},
 		"taken":                       {calls: join(freeze, take, thaw, mark)},
 		"cannot be frozen":            {prepare: func(i *ice) { i.frozen = errors.New("node n1 does not answer") }, calls: join(freeze), message: "FilesystemNotFrozen: node n1 does not answer; the snapshots are taken once all filesystems can be frozen"},
 		"thawed before its time":      {prepare: func(i *ice) { i.thawed = errors.New("node n1 restarted") }, calls: join(freeze, take, thaw, abandon), message: "FilesystemNotFrozen: the snapshots do not show one moment, so they are taken again: node n1 restarted"},
 		"a snapshot without answer":   {prepare: func(i *ice) { i.fail[take[1]] = errors.New("EOF") }, calls: join(freeze, take, thaw, abandon[0]), message: "EOF"},
 		"left by an earlier leader":   {begun: true, calls: join(abandon, freeze, take, thaw, mark)},
-		"marked by an earlier leader": {begun: true, prepare: func(i *ice) { i.marked["snapshot-1"] = true }, calls: join(take, mark)},
+		"marked by an earlier leader": {begun: true, prepare: func(i *ice) { i.marked["snapshot-1"], i.marked["snapshot-2"] = true, true }, calls: join(find, mark)},
+		"not all marked by an earlier leader": {begun: true, prepare: func(i *ice) { i.marked["snapshot-2"] = true },
+			calls: join(abandon, freeze, take, thaw, mark)},
+		"one is gone since all were marked": {begun: true, prepare: func(i *ice) {
+			clear(i.taken)
+			i.has("volume-1")
+			i.marked["snapshot-1"] = true
+		}, calls: find[:1], message: "FilesystemNotFrozen: the snapshot of volume volume-2 is gone, and another would show another moment; delete the VolumeGroupSnapshot, and make a new one"},
+		"one cannot be found now": {begun: true, prepare: func(i *ice) {
+			i.marked["snapshot-1"], i.fail["find snapshot-2"] = true, &cinder.Error{Backend: "gold", Kind: cinder.KindForbidden, Message: "no"}
+		}, calls: find, message: "backend gold: no"},
+		"a request of an earlier attempt is late": {prepare: func(i *ice) { i.late = "volume-2" }, calls: join(freeze, find[1], take[0], thaw, abandon),
+			message: "FilesystemNotFrozen: snapshot snapshot-2 was taken too early, so all are taken again"},
+		"one is refused": {prepare: func(i *ice) {
+			i.fail[take[1]] = &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no"}
+		}, calls: join(freeze, take, thaw, abandon[0]), message: "backend gold: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			content := ofCSI(nil)
 			if test.begun {
 				begun(content)
 				content.Annotations[objects.AnnotationConsistency] = "filesystem"
+			}
+			if test.deleted {
+				beingDeleted(content)
 			}
 			b := newGroupBench(t, true, content)
 			b.counting.counted[shelf{"gold", false}] = true
@@ -439,9 +562,9 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 			if test.begun {
 				g, err := Sidecar{b.Controller}.groupAsked(t.Context(), b.volumes, "groupsnapshot-g1")
 				b.must(err)
-				_, err = g.takeAll(t.Context())
-				b.must(err)
-				b.shelf.calls = nil
+				for _, m := range g.origin.Members {
+					i.has(m.VolumeID)
+				}
 			}
 			if test.prepare != nil {
 				test.prepare(i)
@@ -450,10 +573,14 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 			if text := authtest.ErrorText(err); text != test.message {
 				t.Errorf("error %q, want %q", text, test.message)
 			}
+			// Any other would have the sidecar let a content go without asking again.
+			if kind, _ := objects.FailureKind(err); err != nil && !test.deleted && kind != "Unavailable" {
+				t.Errorf("the failure is %s", kind)
+			}
 			// Requests of one step are made at once.
 			sorted := func(calls []string) []string {
 				for i := 0; i+1 < len(calls); i++ {
-					for j := i; j >= 0 && calls[j][:4] == calls[j+1][:4] && calls[j] > calls[j+1]; j-- {
+					for j := i; j >= 0 && calls[j][:4] != "mark" && (calls[j][:4] == calls[j+1][:4] || calls[j][:4] == "take" && calls[j+1][:4] == "find") && calls[j] > calls[j+1]; j-- {
 						calls[j], calls[j+1] = calls[j+1], calls[j]
 					}
 				}
@@ -466,6 +593,8 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 	}
 }
 
+// TestGroupsOfASidecarAreRemoved: all, or none if somebody keeps one of them by another
+// content; but one whose own content says Retain stays alone.
 func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 	removes := []string{"remove snapshot-1", "remove snapshot-2"}
 	deletedGroup := func(c *groupv1.VolumeGroupSnapshotContent) { named(c); beingDeleted(c) }
@@ -687,6 +816,20 @@ func TestGroupOfNativeVolumes(t *testing.T) {
 			b.wantRequests(want...)
 		})
 	}
+}
+
+// TestAContentWithoutVolumesIsDamaged: its CRD allows one by hand.
+func TestAContentWithoutVolumesIsDamaged(t *testing.T) {
+	b := newGroupBench(t, false, db(nil), ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.Driver, c.Spec.Source.VolumeHandles = driver, []string{}
+		c.Annotations = map[string]string{objects.AnnotationMembers: "{}"}
+	}))
+	b.seeGroups()
+	err := b.grouped.syncGroup(t.Context(), b.loop.Attempt(item{groupItem, "team-a", "db"}))
+	if want := "VolumeGroupSnapshotContent groupsnapcontent-g1: spec.source.volumeHandles is empty; nothing is deleted until it is fixed"; authtest.ErrorText(err) != want {
+		t.Errorf("the error is %v", err)
+	}
+	b.wantRequests()
 }
 
 // TestContentOfANativeGroup: what a sidecar would do when it is deleted.

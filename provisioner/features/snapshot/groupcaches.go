@@ -167,6 +167,7 @@ func (c *groups) groupContentEvents() cache.ResourceEventHandler {
 				return
 			}
 			c.forget(content)
+			c.pauses.end(content.Spec.VolumeGroupSnapshotRef.UID)
 			removed := c.isGroupRemoved(content)
 			c.mu.Lock()
 			delete(c.removed, content.UID)

@@ -31,9 +31,10 @@ func (c Sidecar) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolu
 	if err != nil {
 		return nil, err
 	}
-	// As Take does: what may have been begun is waited for, even if the content is being
-	// deleted.
 	isNew := !objects.IsGroupRecorded(g.content)
+	if !isNew && g.content.DeletionTimestamp != nil && objects.GroupHandleOf(g.content) == "" {
+		return nil, g.giveUp(ctx)
+	}
 	if isNew {
 		if err := g.place(); err != nil {
 			return nil, err
@@ -55,13 +56,29 @@ func (c Sidecar) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolu
 		return nil, &refusal{"Damaged", changed.Error()}
 	}
 	if err != nil {
-		return nil, err
+		// Snapshots may be left, which giveUp must remove before the content goes, and only
+		// after this error does the sidecar ask again.
+		return nil, &refusal{string(cinder.KindUnavailable), cinder.TextOf(err)}
 	}
 	var taken []Taken
 	for i, s := range all {
 		taken = append(taken, Taken{s, g.members[i].origin.Backend, objects.GroupHandle(g.origin.UID)})
 	}
 	return taken, nil
+}
+
+// giveUp removes what was taken for a content that is being deleted and names nothing yet: the
+// sidecar would delete the content without it. Its error tells the sidecar so.
+func (g *grouping) giveUp(ctx context.Context) error {
+	err := g.remove(ctx)
+	if err == nil {
+		err = g.stillWanted(ctx, cinder.Volume{})
+	}
+	var changed *changedError
+	if errors.As(err, &changed) {
+		return &refusal{"Damaged", changed.Error()}
+	}
+	return err
 }
 
 // groupAsked checks a request against the content that it is about.
@@ -112,7 +129,6 @@ func (c Sidecar) groupAsked(ctx context.Context, volumes []*corev1.PersistentVol
 	}
 	if objects.IsGroupRecorded(content) {
 		asked := g.origin.Members
-		g.origin.Members, g.members = nil, nil
 		if err := g.resume(); err != nil {
 			return nil, &refusal{"Damaged", err.Error()}
 		}
