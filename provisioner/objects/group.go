@@ -169,7 +169,7 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	}
 	origin.Consistency = policy.Consistency(content.Annotations[AnnotationConsistency])
 	var recorded map[string]map[string]string
-	if !IsGroupRecorded(content) || len(content.Spec.Source.VolumeHandles) == 0 {
+	if !IsGroupRecorded(content) {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)
 	}
 	if len(content.Spec.Source.VolumeHandles) == 0 {

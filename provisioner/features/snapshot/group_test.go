@@ -8,16 +8,20 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	grouplisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumegroupsnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -960,6 +964,38 @@ func TestExistingSnapshotsOfAGroup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSnapshotsDoNotWaitForTheRightToReadGroups: a new version runs with the roles of an
+// earlier one, and gets its own later.
+func TestSnapshotsDoNotWaitForTheRightToReadGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		client := fake.NewClientset()
+		served := &metav1.APIResourceList{GroupVersion: groupv1.SchemeGroupVersion.String()}
+		for _, name := range ofGroups().names {
+			served.APIResources = append(served.APIResources, metav1.APIResource{Name: name})
+		}
+		client.Resources = []*metav1.APIResourceList{served}
+		b.Controller.Client = client
+		var permitted atomic.Bool
+		b.client.PrependReactor("list", "volumegroupsnapshotclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return !permitted.Load(), nil, apierrors.NewForbidden(groupv1.Resource("volumegroupsnapshotclasses"), "", errors.New("no"))
+		})
+		ctx, end := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		if !b.grouped.startGroups(ctx, &group) || b.groupsShown() != nil {
+			t.Error("groups are served although they cannot be read")
+		}
+		permitted.Store(true)
+		time.Sleep(lookForRights + time.Second)
+		if b.groupsShown() == nil {
+			t.Error("groups are not served although they can be read now")
+		}
+		end()
+		group.Wait()
+		b.loop.Queue.ShutDown()
+	})
 }
 
 // TestCachedGroupsAreBounded: of what tenants write, nothing of unbounded size is kept.

@@ -9,6 +9,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotinformers "github.com/kubernetes-csi/external-snapshotter/client/v8/informers/externalversions"
 	grouplisters "github.com/kubernetes-csi/external-snapshotter/client/v8/listers/volumegroupsnapshot/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -41,7 +42,7 @@ func (c *Caches) groupsShown() *groupListers {
 func (c *groups) startGroups(ctx context.Context, group *sync.WaitGroup) bool {
 	for {
 		missing, err := ofGroups().missing(c.Client)
-		if err == nil && len(missing) == 0 {
+		if err == nil && len(missing) == 0 && c.mayRead(ctx) {
 			c.followGroups(ctx, group)
 			return true
 		}
@@ -56,10 +57,39 @@ func (c *groups) startGroups(ctx context.Context, group *sync.WaitGroup) bool {
 		}
 	}
 	group.Go(func() {
-		if c.awaitResources(ctx, ofGroups()) {
-			c.followGroups(ctx, group)
+		for c.awaitResources(ctx, ofGroups()) {
+			if c.mayRead(ctx) {
+				c.followGroups(ctx, group)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(lookForRights):
+			}
 		}
 	})
+	return true
+}
+
+// lookForRights is how often to look whether the account has got the right to read groups.
+const lookForRights = time.Minute
+
+// mayRead reports whether the account may read VolumeGroupSnapshots. Without the right,
+// their caches would never be complete, and all other snapshots would wait for them.
+func (c *groups) mayRead(ctx context.Context) bool {
+	api, one := c.Snapshots.GroupsnapshotV1(), metav1.ListOptions{Limit: 1}
+	_, err := api.VolumeGroupSnapshots(metav1.NamespaceAll).List(ctx, one)
+	if err == nil {
+		_, err = api.VolumeGroupSnapshotContents().List(ctx, one)
+	}
+	if err == nil {
+		_, err = api.VolumeGroupSnapshotClasses().List(ctx, one)
+	}
+	if apierrors.IsForbidden(err) {
+		c.Logger.Warn("Serving no VolumeGroupSnapshots until the program's account may read them; apply the roles of this version", "error", err)
+		return false
+	}
 	return true
 }
 
