@@ -348,6 +348,11 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 	w.must(err)
 	w.event("default", objects.GroupContentName(owner.UID), "GroupSnapshotCreationFailed", "is not bound to a claim in namespace "+owner.Namespace)
 	w.removeGroup(owner)
+	// The snapshot-controller deletes it only if it has bound it before.
+	err = w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Delete(w.ctx, objects.GroupContentName(owner.UID), metav1.DeleteOptions{})
+	if !apierrors.IsNotFound(err) {
+		w.must(err)
+	}
 	w.groupGone(owner)
 }
 

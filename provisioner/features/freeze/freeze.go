@@ -76,8 +76,9 @@ func New(options Options) *Freezer { return &Freezer{Options: options, busy: map
 type Reason string
 
 const (
-	// Raw means that a raw block volume is in use, and Native that one is in mode native.
-	Raw    Reason = "raw"
+	// Raw means that a raw block volume is in use.
+	Raw Reason = "raw"
+	// Native means that a volume is in mode native.
 	Native Reason = "native"
 	// Silent means that the plugin of a node that has the volume does not answer, and Busy
 	// that the volume or its node is in the middle of something else.
