@@ -80,10 +80,10 @@ const (
 	Raw Reason = "raw"
 	// Native means that a volume is in mode native.
 	Native Reason = "native"
-	// Silent means that the plugin of a node that has the volume does not answer, and Busy
-	// that the volume or its node is in the middle of something else.
+	// Silent means that the plugin of a node that has the volume does not answer.
 	Silent Reason = "silent"
-	Busy   Reason = "busy"
+	// Busy means that the volume or its node is in the middle of something else.
+	Busy Reason = "busy"
 	// Foreign means that somebody else has frozen the filesystem.
 	Foreign Reason = "foreign"
 	// Failed means anything else.
