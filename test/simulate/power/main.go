@@ -1,6 +1,6 @@
 // Command power measures what the simulation finds: it takes one safeguard after the other
 // away from the program, and looks for a seed with a finding. It changes no file of the
-// checkout.
+// checkout. It is run in test/simulate, after make simulate has made the overlay.
 package main
 
 import (
@@ -41,10 +41,10 @@ type measurement struct {
 
 func main() {
 	var m measurement
-	list := flag.String("mistakes", "test/simulate/power/mistakes.yaml", "`file` with the mistakes")
+	list := flag.String("mistakes", "power/mistakes.yaml", "`file` with the mistakes")
 	only := flag.String("only", "", "`regular expression` for the names of the mistakes")
-	flag.StringVar(&m.checkout, "checkout", ".", "`directory` of the checkout")
-	flag.StringVar(&m.overlay, "overlay", "bin/simulate/overlay.json", "overlay `file` of Go's runtime")
+	flag.StringVar(&m.checkout, "checkout", "../..", "`directory` of the checkout")
+	flag.StringVar(&m.overlay, "overlay", "../../bin/simulate/overlay.json", "overlay `file` of Go's runtime")
 	flag.IntVar(&m.seeds, "seeds", 60, "how many seeds a mistake may take")
 	flag.Parse()
 	if err := m.run(*list, *only); err != nil {
