@@ -117,14 +117,10 @@ type Hold struct {
 	// nodes have the order, and closed are the volumes whose gates are closed.
 	nodes  []*corev1.Node
 	closed []wire.Handle
-	ends   time.Time
 
 	once sync.Once
 	err  error
 }
-
-// Ends is when the nodes thaw by themselves, at the earliest.
-func (h *Hold) Ends() time.Time { return h.ends }
 
 // Freeze freezes the filesystems of volumes on all nodes that use them. When it returns,
 // everything that pods have written is on the disks, and nothing more is written to any of
@@ -187,7 +183,7 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 	if node := f.take(nodes); node != "" {
 		return nil, refuse(Busy, "", node, "other volumes are just frozen on node %s", node)
 	}
-	h.nodes, h.ends = nodes, time.Now().Add(min(atMost, frozen.Longest))
+	h.nodes = nodes
 	order := frozen.Order{ID: h.id, Volumes: slices.Sorted(maps.Keys(handles)), AtMost: atMost}
 	if err := h.each(ctx, func(ctx context.Context, node *corev1.Node) error {
 		answer, err := f.order(ctx, node, order, frozen.Frozen, frozen.Refused, frozen.Lost)

@@ -238,7 +238,6 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				k.use("pv-b", "n1", "n2")
 				f := k.freezer()
 				// pv-c is used nowhere.
-				began := time.Now()
 				h, err := f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-a"), volume("pv-b"), volume("pv-c")}, 10*time.Second)
 				if err != nil {
 					t.Fatal(err)
@@ -249,8 +248,8 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				if got, want := k.nodes["n1"].has(), []string{handleOf("pv-a"), handleOf("pv-b"), handleOf("pv-c")}; !slices.Equal(got, want) {
 					t.Errorf("node n1 was told of %q", got)
 				}
-				if len(k.closed) != 3 || h.Ends().Sub(began) != 10*time.Second {
-					t.Errorf("closed are %v, until %s", k.closed, h.Ends())
+				if len(k.closed) != 3 {
+					t.Errorf("closed are %v", k.closed)
 				}
 				c.do(k)
 				ctx, cancel := context.WithCancel(t.Context())
