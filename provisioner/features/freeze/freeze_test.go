@@ -44,6 +44,7 @@ type cluster struct {
 type node struct {
 	mu      sync.Mutex
 	frozen  []string
+	atMost  time.Duration
 	refuses error
 	lose    func(why error)
 	stop    func()
@@ -64,7 +65,7 @@ func (n *node) Freeze(_ context.Context, volumes []string, atMost time.Duration)
 		return nil, n.refuses
 	}
 	h := &held{ended: make(chan struct{})}
-	n.frozen = volumes
+	n.frozen, n.atMost = volumes, atMost
 	n.lose = func(why error) {
 		h.once.Do(func() {
 			n.mu.Lock()
@@ -248,8 +249,8 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				if got, want := k.nodes["n1"].has(), []string{handleOf("pv-a"), handleOf("pv-b"), handleOf("pv-c")}; !slices.Equal(got, want) {
 					t.Errorf("node n1 was told of %q", got)
 				}
-				if len(k.closed) != 3 {
-					t.Errorf("closed are %v", k.closed)
+				if atMost := k.nodes["n1"].atMost; len(k.closed) != 3 || atMost != 10*time.Second {
+					t.Errorf("closed are %v, for at most %s", k.closed, atMost)
 				}
 				c.do(k)
 				ctx, cancel := context.WithCancel(t.Context())

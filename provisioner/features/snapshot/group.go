@@ -282,13 +282,16 @@ func (g *grouping) takeNew(ctx context.Context) ([]cinder.Snapshot, error) {
 // volumes returns the PersistentVolumes of the members' claims.
 func (g *grouping) volumes() (volumes []*corev1.PersistentVolume) {
 	for _, m := range g.origin.Members {
-		for _, pv := range objects.ByVolumeID(g.PersistentVolumes, m.VolumeID) {
-			if claim := pv.Spec.ClaimRef; claim != nil && claim.Namespace == m.Namespace {
-				volumes = append(volumes, pv)
-			}
-		}
+		volumes = append(volumes, g.volumesOf(m)...)
 	}
 	return volumes
+}
+
+// volumesOf returns the PersistentVolumes of claims that have a member's volume.
+func (g *grouping) volumesOf(m objects.Member) []*corev1.PersistentVolume {
+	return slices.DeleteFunc(objects.ByVolumeID(g.PersistentVolumes, m.VolumeID), func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != m.Namespace
+	})
 }
 
 // takeAll takes the snapshots of all members that it does not find, if they are permitted.

@@ -193,10 +193,8 @@ func (g *grouping) writeMembers(ctx context.Context) error {
 // claimOf returns the name of the claim that has a member's volume; empty if none has it
 // any more.
 func (g *grouping) claimOf(m objects.Member) string {
-	for _, pv := range objects.ByVolumeID(g.PersistentVolumes, m.VolumeID) {
-		if claim := pv.Spec.ClaimRef; claim != nil && claim.Namespace == m.Namespace {
-			return claim.Name
-		}
+	if volumes := g.volumesOf(m); len(volumes) > 0 {
+		return volumes[0].Spec.ClaimRef.Name
 	}
 	return ""
 }
