@@ -199,8 +199,9 @@ func tenantFields() map[string]field {
 		"Schedule.name":          {description: "Name of the schedule, which snapshots have in their names and labels.", required: true, rules: nameRules()},
 		"Schedule.every":         {description: "Time between two snapshots of a volume, in whole minutes, such as 6h. Volumes take turns at different minutes.", required: true, rules: notZero()},
 		"Schedule.keep":          {description: "How many good snapshots of a volume stay. An older one is deleted when a newer one is good.", required: true, rules: object{"minimum": 1, "maximum": policy.MostKept}},
-		"Schedule.snapshotClass": {description: "VolumeSnapshotClass of the snapshots. Default: the default one of the volume's driver.", rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
-		"Schedule.onRequest":     {description: "true: only for claims whose label standalone-cinder.openstack.org/protect has the schedule's name; several names are separated by dots. Default: false, for all volumes of the rule."},
+		"Schedule.snapshotClass": {description: "VolumeSnapshotClass of the snapshots. Default: the default one of the volume's driver. With as: group, the VolumeGroupSnapshotClass, which must be named.", rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"Schedule.as":            {description: "snapshot: a VolumeSnapshot of each volume. group: a VolumeGroupSnapshot of all claims of a namespace with the same value of the label standalone-cinder.openstack.org/protect-group; the rules of all these claims need groups: true. Default: snapshot.", rules: choice(policy.ScheduleKinds()...)},
+		"Schedule.onRequest":     {description: "true: only for claims whose label standalone-cinder.openstack.org/protect has the schedule's name; several names are separated by dots. Default: false, for all volumes of the rule. A group needs the request of one claim."},
 
 		"ImportFilter":          {rules: object{"minProperties": 1}},
 		"ImportFilter.names":    {description: "Names of volumes and snapshots, or patterns in which * stands for any run of characters; [\"*\"] grants everything in the backends' projects.", rules: object{"minItems": 1}, entries: both(textRules(), object{"not": object{"pattern": `\*\*`}})},
