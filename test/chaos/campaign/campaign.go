@@ -55,11 +55,12 @@ type Result struct {
 // Counts are the numbers of things done.
 type Counts struct {
 	Claims, Bound, Deleted int
-	// Snapshots are the VolumeSnapshots that are no backups, Groups the VolumeGroupSnapshots.
-	Snapshots, Backups, Groups int
-	Kills, Pauses, Rolls       int
-	ServerFailures             int
-	Cuts, Faults               int
+	// Snapshots are the VolumeSnapshots that are no backups, Groups the VolumeGroupSnapshots,
+	// Together those of the latter of which all snapshots were taken.
+	Snapshots, Backups, Groups, Together int
+	Kills, Pauses, Rolls                 int
+	ServerFailures                       int
+	Cuts, Faults                         int
 	// Flaps are the failing phases of flapping backends, Full the creates that
 	// Cinder's own quotas refused.
 	Flaps, Full int

@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"context"
+	"regexp"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -166,40 +167,37 @@ func (w *world) addGroups(ctx context.Context, s *checker.State, snapshots []sna
 	}
 	ready := map[string]bool{}
 	for i := range snapshots {
-		status := snapshots[i].Status
-		ready[contentFor(&snapshots[i])] = status != nil && status.ReadyToUse != nil && *status.ReadyToUse
+		ready[checker.ContentFor(&snapshots[i])] = checker.IsReady(&snapshots[i])
 	}
 	for _, g := range groups {
-		group := checker.Group{
-			Namespace: g.Namespace, Name: g.Name, UID: string(g.UID), Content: objects.GroupContentName(g.UID),
-			Asked: w.snapshots.DeletionRequested(g.UID), Explained: len(told[g.UID]) > 0,
-		}
-		if g.Status != nil {
-			group.Ready = g.Status.ReadyToUse != nil && *g.Status.ReadyToUse
-			group.Explained = group.Explained || g.Status.Error != nil
-		}
+		group := checker.GroupOf(&g, contents[objects.GroupContentName(g.UID)], ready)
+		group.Asked, group.Explained = w.snapshots.DeletionRequested(g.UID), group.Explained || len(told[g.UID]) > 0
 		for _, claim := range claimsOf(&g) {
 			if group.VolumeID == "" {
 				group.VolumeID = source[claim]
 			}
 		}
-		if content := contents[group.Content]; content != nil {
-			origin, _ := objects.GroupOriginOf(content)
-			for _, m := range origin.Members {
-				group.VolumeID = m.VolumeID
-				group.Members = append(group.Members, checker.GroupMember{SnapshotID: m.SnapshotID, VolumeID: m.VolumeID, Ready: ready[m.Content]})
-			}
-		}
 		s.Groups = append(s.Groups, group)
 	}
-	for name, content := range contents {
-		recorded := checker.GroupContent{Name: name}
-		if origin, _ := objects.GroupOriginOf(content); len(origin.Members) > 0 {
-			recorded.VolumeID = origin.Members[0].VolumeID
-		}
-		s.GroupContents = append(s.GroupContents, recorded)
+	for _, content := range contents {
+		s.GroupContents = append(s.GroupContents, checker.GroupContentOf(content))
 	}
 	return nil
+}
+
+// groupsTaken counts the groups of which the replicas have taken all snapshots.
+func (w *world) groupsTaken() int {
+	took, taken := regexp.MustCompile(`"Took the snapshots of a VolumeGroupSnapshot".*"groupUID":"([^"]*)"`), map[string]bool{}
+	for _, s := range w.slots {
+		s.mu.Lock()
+		for _, r := range s.past {
+			for _, found := range took.FindAllStringSubmatch(r.Log(), -1) {
+				taken[found[1]] = true
+			}
+		}
+		s.mu.Unlock()
+	}
+	return len(taken)
 }
 
 // sweepGroups removes what the seed left of groups, whatever its state.

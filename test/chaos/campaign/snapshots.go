@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -216,7 +215,7 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 		return err
 	}
 	for i := range snapshots {
-		wanted[contentFor(&snapshots[i])] = true
+		wanted[checker.ContentFor(&snapshots[i])] = true
 	}
 	for _, content := range contents {
 		if content.DeletionTimestamp != nil || !told[content.UID] || wanted[content.Name] {
@@ -307,7 +306,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 	}
 	for i := range snapshots {
 		snapshot := &snapshots[i]
-		name := contentFor(snapshot)
+		name := checker.ContentFor(snapshot)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
 			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
@@ -320,21 +319,12 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
 		}
 		if status := snapshot.Status; status != nil {
-			wanted.Ready = status.ReadyToUse != nil && *status.ReadyToUse
+			wanted.Ready = checker.IsReady(snapshot)
 			wanted.Explained = wanted.Explained || status.Error != nil
 		}
 		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
 	}
 	return w.addGroups(ctx, s, snapshots, source, told)
-}
-
-// contentFor returns the name that the content of a VolumeSnapshot has. In a group, both names
-// have the same hash.
-func contentFor(s *snapshotv1.VolumeSnapshot) string {
-	if objects.OwnerGroup(s.OwnerReferences) != nil {
-		return objects.SnapshotContentName(types.UID(strings.TrimPrefix(s.Name, objects.SnapshotName(""))))
-	}
-	return objects.SnapshotContentName(s.UID)
 }
 
 // sweepSnapshots removes what the seed left of snapshots, whatever its state.

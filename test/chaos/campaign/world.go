@@ -308,6 +308,7 @@ func (w *world) count() Counts {
 	counts := w.counts
 	counts.Claims, counts.Deleted = w.claims.Totals()
 	counts.Snapshots, counts.Backups, counts.Groups = w.snapshots.Total(plan.Single), w.snapshots.Total(plan.Backup), w.snapshots.Total(plan.Group)
+	counts.Together = w.groupsTaken()
 	counts.Pods, counts.Attached = w.attachments.Totals()
 	for _, m := range w.machines {
 		counts.Staged += m.Stages()

@@ -3,7 +3,13 @@ package checker
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
@@ -37,11 +43,49 @@ type GroupContent struct {
 	VolumeID string
 }
 
-// groupContentName is how the snapshot-controller names the content of a group.
-func groupContentName(group string) string { return "groupsnapcontent-" + group }
+// GroupOf describes a VolumeGroupSnapshot by its content, which may be nil, and whether the
+// VolumeSnapshots of contents are ready.
+func GroupOf(g *groupv1.VolumeGroupSnapshot, content *groupv1.VolumeGroupSnapshotContent, ready map[string]bool) Group {
+	group := Group{Namespace: g.Namespace, Name: g.Name, UID: string(g.UID), Content: objects.GroupContentName(g.UID)}
+	if status := g.Status; status != nil {
+		group.Ready, group.Explained = status.ReadyToUse != nil && *status.ReadyToUse, status.Error != nil
+	}
+	if content == nil {
+		return group
+	}
+	origin, _ := objects.GroupOriginOf(content) // whatever is not damaged counts
+	for _, m := range origin.Members {
+		group.VolumeID = m.VolumeID
+		group.Members = append(group.Members, GroupMember{SnapshotID: m.SnapshotID, VolumeID: m.VolumeID, Ready: ready[m.Content]})
+	}
+	return group
+}
+
+// GroupContentOf describes a VolumeGroupSnapshotContent.
+func GroupContentOf(content *groupv1.VolumeGroupSnapshotContent) GroupContent {
+	recorded := GroupContent{Name: content.Name}
+	if origin, _ := objects.GroupOriginOf(content); len(origin.Members) > 0 {
+		recorded.VolumeID = origin.Members[0].VolumeID
+	}
+	return recorded
+}
+
+// ContentFor returns the name that the content of a VolumeSnapshot has. In a group, both names
+// have the same hash.
+func ContentFor(s *snapshotv1.VolumeSnapshot) string {
+	if objects.OwnerGroup(s.OwnerReferences) != nil {
+		return objects.SnapshotContentName(types.UID(strings.TrimPrefix(s.Name, objects.SnapshotName(""))))
+	}
+	return objects.SnapshotContentName(s.UID)
+}
+
+// IsReady reports whether a VolumeSnapshot is ready.
+func IsReady(s *snapshotv1.VolumeSnapshot) bool {
+	return s.Status != nil && s.Status.ReadyToUse != nil && *s.Status.ReadyToUse
+}
 
 func (e ending) isGroupRecorded(group string) bool {
-	return slices.ContainsFunc(e.GroupContents, func(c GroupContent) bool { return c.Name == groupContentName(group) })
+	return slices.ContainsFunc(e.GroupContents, func(c GroupContent) bool { return c.Name == objects.GroupContentName(types.UID(group)) })
 }
 
 // checkGroups finds groups that are torn, and those that never go away or are never ready.

@@ -46,8 +46,8 @@ func snapshotSteps(d draws, claims []ClaimStep, options Options) []SnapshotStep 
 	var steps []SnapshotStep
 	var fast []string
 	for i, s := range claims {
-		taken, lives := d.between(0, 15*time.Second), d.between(0, 25*time.Second)
-		ends, chosen := d.chance(0.8), d.chance(0.2)
+		taken, lives := d.between(0, 8*time.Second), d.between(0, 25*time.Second)
+		ends, chosen := d.chance(0.8), d.chance(0.3)
 		as := choose(d, []choice[SnapshotKind]{{3, Single}, {2, Backup}, {4, Group}})
 		if options.OnlySingle {
 			as = Single
