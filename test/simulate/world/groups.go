@@ -83,8 +83,37 @@ func (w *World) groupContents() map[string]*groupv1.VolumeGroupSnapshotContent {
 	return contents
 }
 
+// groupOf returns the group that a VolumeSnapshot belongs to; nil if there is none.
+func (w *World) groupOf(s *snapshotv1.VolumeSnapshot) *groupv1.VolumeGroupSnapshot {
+	owner := objects.OwnerGroup(s.OwnerReferences)
+	for _, g := range apiserver.Objects[*groupv1.VolumeGroupSnapshot](w.api) {
+		if owner != nil && g.UID == owner.UID {
+			return g
+		}
+	}
+	return nil
+}
+
+// isGroupGoing reports whether the group of a VolumeSnapshot, if it has one, is being deleted.
+func (w *World) isGroupGoing(s *snapshotv1.VolumeSnapshot) bool {
+	group := w.groupOf(s)
+	return group != nil && group.DeletionTimestamp != nil
+}
+
+// collectMembers does what Kubernetes' garbage collector does with VolumeSnapshots whose group
+// is gone.
+func (w *World) collectMembers() {
+	for _, s := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
+		if objects.OwnerGroup(s.OwnerReferences) != nil && s.DeletionTimestamp == nil && w.groupOf(s) == nil {
+			w.note("the garbage collector deletes %s", s.Name)
+			_ = w.api.Delete(s)
+		}
+	}
+}
+
 // tidyGroups does for groups what tidySnapshots does.
 func (w *World) tidyGroups(claims map[string]*corev1.PersistentVolumeClaim, told map[types.UID]map[string]bool) {
+	w.collectMembers()
 	contents := w.groupContents()
 	for _, g := range apiserver.Objects[*groupv1.VolumeGroupSnapshot](w.api) {
 		gone := false

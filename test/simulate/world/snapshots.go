@@ -87,7 +87,7 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 		sources[claim.Namespace+"/"+claim.Name] = claim
 		// A claim that waits for a snapshot's content keeps the snapshot.
 		if source := claim.Spec.DataSource; source != nil && source.Kind == "VolumeSnapshot" && claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil {
-			if s, err := w.VolumeSnapshot(claim.Namespace, source.Name); err == nil && s.DeletionTimestamp != nil {
+			if s, err := w.VolumeSnapshot(claim.Namespace, source.Name); err == nil && (s.DeletionTimestamp != nil || w.isGroupGoing(s)) {
 				w.removeClaim(claim)
 			}
 		}
