@@ -2,6 +2,7 @@ package campaign
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
@@ -141,8 +142,13 @@ func (w *world) deleteUnboundGroups(ctx context.Context, told map[types.UID]bool
 	if err != nil {
 		return err
 	}
+	there := map[types.UID]bool{}
 	for _, g := range groups {
+		there[g.UID] = true
 		delete(contents, objects.GroupContentName(g.UID))
+	}
+	if err := w.freeMembers(ctx, there); err != nil {
+		return err
 	}
 	for _, content := range contents {
 		if content.DeletionTimestamp != nil || !told[content.UID] {
@@ -151,6 +157,32 @@ func (w *world) deleteUnboundGroups(ctx context.Context, told map[types.UID]bool
 		w.timeline.Say("VolumeGroupSnapshotContent %s: deleted, as its event asks", content.Name)
 		err := insist(ctx, func(ctx context.Context) error {
 			return w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeMembers does what the guide to troubleshooting asks an administrator for: it removes the
+// snapshot-controller's finalizer from VolumeSnapshots that it has forgotten.
+func (w *world) freeMembers(ctx context.Context, groups map[types.UID]bool) error {
+	snapshots, err := w.listSnapshots(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range snapshots {
+		s := &snapshots[i]
+		group := objects.OwnerGroup(s.OwnerReferences)
+		if group == nil || groups[group.UID] || !checker.IsForgotten(s) {
+			continue
+		}
+		w.timeline.Say("VolumeSnapshot %s/%s: freed of the finalizer that the snapshot-controller left", s.Namespace, s.Name)
+		patch := fmt.Appendf(nil, `{"metadata": {"finalizers": null, "resourceVersion": %q}}`, s.ResourceVersion)
+		err := insist(ctx, func(ctx context.Context) error {
+			_, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err

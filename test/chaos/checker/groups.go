@@ -79,6 +79,16 @@ func ContentFor(s *snapshotv1.VolumeSnapshot) string {
 	return objects.SnapshotContentName(s.UID)
 }
 
+// inGroup is the snapshot-controller's finalizer on the VolumeSnapshots of a group.
+const inGroup = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
+
+// IsForgotten reports whether the snapshot-controller has forgotten its finalizer on a
+// VolumeSnapshot of a group that is gone: it does if the group goes before the VolumeSnapshot's
+// status names it.
+func IsForgotten(s *snapshotv1.VolumeSnapshot) bool {
+	return s.DeletionTimestamp != nil && slices.Equal(s.Finalizers, []string{inGroup}) && (s.Status == nil || s.Status.VolumeGroupSnapshotName == nil)
+}
+
 // IsReady reports whether a VolumeSnapshot is ready.
 func IsReady(s *snapshotv1.VolumeSnapshot) bool {
 	return s.Status != nil && s.Status.ReadyToUse != nil && *s.Status.ReadyToUse

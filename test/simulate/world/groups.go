@@ -100,13 +100,18 @@ func (w *World) isGroupGoing(s *snapshotv1.VolumeSnapshot) bool {
 	return group != nil && group.DeletionTimestamp != nil
 }
 
-// collectMembers does what Kubernetes' garbage collector does with VolumeSnapshots whose group
-// is gone.
+// collectMembers does with VolumeSnapshots whose group is gone what Kubernetes' garbage
+// collector does, and an administrator with those that stay.
 func (w *World) collectMembers() {
 	for _, s := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
-		if objects.OwnerGroup(s.OwnerReferences) != nil && s.DeletionTimestamp == nil && w.groupOf(s) == nil {
+		switch {
+		case objects.OwnerGroup(s.OwnerReferences) == nil || w.groupOf(s) != nil:
+		case s.DeletionTimestamp == nil:
 			w.note("the garbage collector deletes %s", s.Name)
 			_ = w.api.Delete(s)
+		case checker.IsForgotten(s):
+			w.note("%s is freed of the finalizer that the snapshot-controller left", s.Name)
+			_, _ = change(w, s, func(s *snapshotv1.VolumeSnapshot) { s.Finalizers = nil })
 		}
 	}
 }
