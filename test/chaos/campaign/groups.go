@@ -147,7 +147,7 @@ func (w *world) deleteUnboundGroups(ctx context.Context, told map[types.UID]bool
 		there[g.UID] = true
 		delete(contents, objects.GroupContentName(g.UID))
 	}
-	if err := w.freeMembers(ctx, there); err != nil {
+	if err := w.collectMembers(ctx, there); err != nil {
 		return err
 	}
 	for _, content := range contents {
@@ -165,9 +165,11 @@ func (w *world) deleteUnboundGroups(ctx context.Context, told map[types.UID]bool
 	return nil
 }
 
-// freeMembers does what the guide to troubleshooting asks an administrator for: it removes the
-// snapshot-controller's finalizer from VolumeSnapshots that it has forgotten.
-func (w *world) freeMembers(ctx context.Context, groups map[types.UID]bool) error {
+// collectMembers does with VolumeSnapshots whose group is gone what Kubernetes' garbage
+// collector does, which the control plane does not have. From those that stay, it removes the
+// finalizer that the snapshot-controller left, as the guide to troubleshooting asks an
+// administrator for.
+func (w *world) collectMembers(ctx context.Context, groups map[types.UID]bool) error {
 	snapshots, err := w.listSnapshots(ctx)
 	if err != nil {
 		return err
@@ -175,7 +177,16 @@ func (w *world) freeMembers(ctx context.Context, groups map[types.UID]bool) erro
 	for i := range snapshots {
 		s := &snapshots[i]
 		group := objects.OwnerGroup(s.OwnerReferences)
-		if group == nil || groups[group.UID] || !checker.IsForgotten(s) {
+		if group == nil || groups[group.UID] {
+			continue
+		}
+		if s.DeletionTimestamp == nil {
+			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
+				return err
+			}
+			continue
+		}
+		if !checker.IsForgotten(s) {
 			continue
 		}
 		w.timeline.Say("VolumeSnapshot %s/%s: freed of the finalizer that the snapshot-controller left", s.Namespace, s.Name)
