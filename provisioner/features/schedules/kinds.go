@@ -133,9 +133,11 @@ func (k ofGroups) delete(ctx context.Context, old *shot, options metav1.DeleteOp
 }
 
 // exists reports whether a VolumeGroupSnapshot would select any claim. That claims have come
-// or gone does not matter: see replaces.
+// or gone does not matter: see isReplacedBy.
 func (k ofGroups) exists(ctx context.Context, of target) (bool, error) {
-	list, err := k.Kubernetes.CoreV1().PersistentVolumeClaims(of.namespace).List(ctx, with(objects.LabelProtectGroup, of.group))
+	some := with(objects.LabelProtectGroup, of.group)
+	some.Limit = 100
+	list, err := k.Kubernetes.CoreV1().PersistentVolumeClaims(of.namespace).List(ctx, some)
 	return err == nil && slices.ContainsFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return claim.DeletionTimestamp == nil }), err
 }
 

@@ -74,9 +74,20 @@ type shot struct {
 
 func (s *shot) isGood() bool { return s.ready && !s.deleting }
 
-// replaces reports whether nothing is lost with an older one: a group may have lost claims.
-func (s *shot) replaces(older *shot) bool {
-	return len(older.holds) > 0 && !slices.ContainsFunc(older.holds, func(one string) bool { return !slices.Contains(s.holds, one) })
+// isReplacedBy reports whether so many newer ones have all that it has. A group may have lost
+// claims since, or its claims others of the same names.
+func (s *shot) isReplacedBy(newer []*shot, times int64) bool {
+	if len(s.holds) == 0 {
+		return false
+	}
+	for _, other := range newer {
+		if !slices.ContainsFunc(s.holds, func(one string) bool { return !slices.Contains(other.holds, one) }) {
+			if times--; times == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // plan is what a schedule needs now for one target.
@@ -120,17 +131,12 @@ func planOf(of *protected, s policy.Schedule, taken []*shot, restored map[types.
 	if len(good) > 0 {
 		p.good, p.never = good[0].takenAt(), false
 	}
-	for i, one := range slices.Backward(good) {
-		newer := int64(0)
-		for _, other := range good[:i] {
-			if other.replaces(one) {
-				newer++
-			}
-		}
+	stay := min(int(s.Keep), len(good))
+	for i, one := range slices.Backward(good[stay:]) {
 		isRestored := slices.ContainsFunc(one.copies, func(name string) bool {
 			return restored[types.NamespacedName{Namespace: one.namespace, Name: name}]
 		})
-		if newer >= s.Keep && !isRestored {
+		if !isRestored && one.isReplacedBy(good[:stay+i], s.Keep) {
 			p.expired = append(p.expired, one)
 		}
 	}
