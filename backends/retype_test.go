@@ -90,7 +90,7 @@ func TestMigrate(t *testing.T) {
 		to      string
 		wantErr string
 	}{
-		"to another storage":               {status: cinder.StatusAvailable, to: "tape"},
+		"to another storage":                {status: cinder.StatusAvailable, to: "tape"},
 		"that an earlier command asked for": {status: cinder.StatusRetyping, to: "tape"},
 		"to a storage that cannot be reached": {status: cinder.StatusAvailable, to: "moon",
 			wantErr: `backend gold: Cinder accepted the change of volume volume-1 to type "moon", but it still has type "hdd": Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume`},

@@ -169,11 +169,14 @@ func (g *groupsOfPods) take(ctx context.Context, t *testing.T, class string, mea
 	}
 	must(t, groups.Delete(ctx, "both", metav1.DeleteOptions{}))
 	must(t, harness.Eventually(ctx, func() (string, error) {
-		_, err := g.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
+		_, err := groups.Get(ctx, "both", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = g.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
+		}
 		if apierrors.IsNotFound(err) {
 			return "", nil
 		}
-		return "the content of the group is still there", err
+		return "the group, or its content, is still there", err
 	}))
 	return numbers
 }
