@@ -120,7 +120,7 @@ tenants:
 				t.Fatalf("group %d has the records %v", i, numbers)
 			}
 		}
-		t.Logf("%d groups in %s, with %d plugins killed; while the last were taken, a record took up to %d ms", groups, time.Since(began).Round(time.Second), killed, g.longest(ctx, t))
+		t.Logf("%d groups in %s, with %d plugins killed; a record took up to %d ms", groups, time.Since(began).Round(time.Second), killed, g.longest(ctx, t))
 	})
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 }
@@ -207,7 +207,7 @@ func (g *groupsOfPods) records(t *testing.T, snapshot string) int64 {
 
 var bothLine = regexp.MustCompile(`wrote \d+ of both, each within (\d+) ms`)
 
-// longest returns the longest time that a record took of late, in milliseconds.
+// longest returns the longest time that a record took, in milliseconds.
 func (g *groupsOfPods) longest(ctx context.Context, t *testing.T) (longest int) {
 	t.Helper()
 	log, err := kubelet.ContainerLog(ctx, g.nodes["node-1"].Machine, "team-c", "pair")
