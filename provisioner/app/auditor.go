@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,6 +75,8 @@ func (u *auditor) Run(ctx context.Context) {
 // once makes one audit. Like Audit, it reads Cinder first.
 func (u *auditor) once(ctx context.Context) error {
 	settings := u.policy().Audit
+	var mu sync.Mutex
+	var orphans []audit.Finding
 	listings := audit.ListEach(u.backends.Names(), func(name string) ([]cinder.Volume, cinder.Place, error) {
 		lifecycle, err := u.backends.Volumes(name)
 		if err == nil {
@@ -83,7 +86,10 @@ func (u *auditor) once(ctx context.Context) error {
 			return nil, cinder.Place{}, err
 		}
 		volumes, err := u.provisioner.RelistBackend(ctx, name)
-		u.snapshots.Audit(ctx, name)
+		found := orphanSnapshots(name, u.snapshots.Audit(ctx, name))
+		mu.Lock()
+		defer mu.Unlock()
+		orphans = append(orphans, found...)
 		return volumes, lifecycle.Place(), err
 	})
 	if err := u.provisioner.SweepSecrets(ctx); err != nil && ctx.Err() == nil {
@@ -93,6 +99,7 @@ func (u *auditor) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	findings = append(findings, orphans...)
 	var removed []audit.Finding
 	var notRemoved error
 	if settings.Delete {
@@ -105,6 +112,21 @@ func (u *auditor) once(ctx context.Context) error {
 	u.last.Store(&lastAudit{time.Now(), findings})
 	u.report(findings, removed)
 	return notRemoved
+}
+
+// orphanSnapshots tells of snapshots that nothing needs any more but an operator.
+func orphanSnapshots(backend string, orphans []snapshot.Orphan) (findings []audit.Finding) {
+	for _, o := range orphans {
+		id, noun := o.ID, "snapshot"
+		if o.IsBackup {
+			id, noun = "backup:"+o.ID, "backup"
+		}
+		findings = append(findings, audit.Finding{
+			Kind: audit.OrphanSnapshot, Backend: backend, Snapshot: id, Tenant: o.Tenant,
+			Message: fmt.Sprintf("no VolumeSnapshotContent names the %s, which was that of VolumeSnapshot %s", noun, o.Of),
+		})
+	}
+	return findings
 }
 
 // compare compares with the caches, which costs the API server little. It confirms

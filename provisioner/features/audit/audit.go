@@ -52,6 +52,9 @@ const (
 	LeakedAttachment Kind = "LeakedAttachment"
 	// MissingAttachment: a VolumeAttachment is attached, but the volume is not.
 	MissingAttachment Kind = "MissingAttachment"
+	// OrphanSnapshot: a snapshot or a backup that was handed out, and that no
+	// VolumeSnapshotContent names any more. Only the leader finds it.
+	OrphanSnapshot Kind = "OrphanSnapshot"
 	// OrphanSecret: a Secret of a PersistentVolume that is gone, or a shared Secret that
 	// the leader was to remove by now.
 	OrphanSecret Kind = "OrphanSecret"
@@ -68,6 +71,8 @@ type Finding struct {
 	Claim  string `json:"claim,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
 	Secret string `json:"secret,omitempty"`
+	// Snapshot is Cinder's ID, as the command `snapshot` takes it.
+	Snapshot string `json:"snapshot,omitempty"`
 	// Removable means that removing it loses nothing: it is proven that no
 	// PersistentVolume ever named the volume, or that nothing needs the Secret.
 	Removable bool `json:"removable,omitempty"`

@@ -50,6 +50,8 @@ func Subject(f Finding) string {
 	switch {
 	case f.Secret != "":
 		return "Secret " + f.Secret
+	case f.Snapshot != "":
+		return "snapshot " + f.Snapshot
 	case f.IsUnrecorded():
 		return "volume " + f.Volume + " of claim " + f.Claim
 	case f.PersistentVolume != "":

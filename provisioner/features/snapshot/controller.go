@@ -194,7 +194,7 @@ type attempt = worker.Attempt[item]
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
-	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]shelf{}}
+	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]kept{}}
 	c.grouped = &groups{c, newPauses()}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,4 +101,31 @@ func TestSnapshotThatAClaimIsMadeFromIsKept(t *testing.T) {
 	if events := b.events(); len(events) == 0 || !strings.Contains(events[0], "SnapshotInUse VolumeSnapshot team-a/nightly is being deleted, and still exists because of its finalizers snapshot.storage") {
 		t.Errorf("events %q", events)
 	}
+}
+
+// TestOrphansAreToldUntilTheyAreNamedAgain: a recorded snapshot without a content is an
+// orphan; one that was never recorded is removed, and one that a content names is neither.
+func TestOrphansAreToldUntilTheyAreNamedAgain(t *testing.T) {
+	b := newBench(t, namespace())
+	orphans := func(want ...Orphan) {
+		t.Helper()
+		if got := b.Audit(t.Context(), "gold"); !slices.Equal(got, want) {
+			t.Errorf("the orphans are %+v, want %+v", got, want)
+		}
+	}
+	lost := stamped("snapshot-1", "u1", true)
+	b.backend.listed = []cinder.Snapshot{lost, stamped("snapshot-2", "u2", false)}
+	orphan := Orphan{ID: "snapshot-1", Of: "team-a/nightly", Tenant: "a"}
+	orphans(orphan)
+	b.wantCalls("remove snapshot-2 unrecorded=true")
+	b.backend.listed = []cinder.Snapshot{lost}
+	orphans(orphan)
+	content := recorded(func(c *snapshotv1.VolumeSnapshotContent) { c.Name = "by-hand" })
+	_, err := b.client.SnapshotV1().VolumeSnapshotContents().Create(t.Context(), content, metav1.CreateOptions{})
+	b.must(err)
+	orphans()
+	b.must(b.client.SnapshotV1().VolumeSnapshotContents().Delete(t.Context(), content.Name, metav1.DeleteOptions{}))
+	orphans(orphan)
+	b.backend.listed = nil
+	orphans()
 }

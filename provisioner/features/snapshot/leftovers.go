@@ -23,21 +23,38 @@ import (
 )
 
 // Audit lists the snapshots of a backend again, counts them, and removes what a
-// late request left behind. It does nothing while no snapshots are taken.
-func (c *Controller) Audit(ctx context.Context, name string) {
+// late request left behind. It returns the orphans among them. It does nothing while no
+// snapshots are taken.
+func (c *Controller) Audit(ctx context.Context, name string) []Orphan {
 	if c.shown() == nil || c.health(name) != nil {
-		return
+		return nil
 	}
 	c.leftovers.warn(ctx, name, c.leftovers.sweepAll(ctx, name))
+	return c.leftovers.orphansOn(name)
+}
+
+// Orphan is a snapshot, or a backup, that was handed out, and that no VolumeSnapshotContent
+// names any more: its content had the deletionPolicy Retain, or was removed by hand.
+type Orphan struct {
+	ID       string
+	IsBackup bool
+	// Of is the namespace and the name of its VolumeSnapshot.
+	Of, Tenant string
+}
+
+// kept is a snapshot that was reported as kept.
+type kept struct {
+	on shelf
+	// orphan is nil if the snapshot may still be named or removed.
+	orphan *Orphan
 }
 
 // leftovers removes the snapshots that late requests left behind.
 type leftovers struct {
 	*Controller
 
-	mu sync.Mutex
-	// kept holds, by ID, what was reported as kept, and the shelf that it is on.
-	kept map[string]shelf
+	mu   sync.Mutex
+	kept map[string]kept // by ID
 }
 
 // syncBackend looks at once for the snapshots of the CSI driver's contents that are gone
@@ -82,23 +99,23 @@ func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
 	if err != nil {
 		return err
 	}
-	c.forgetKept(of, all)
-	var candidates []cinder.Snapshot
+	var unnamed []cinder.Snapshot
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); c.isOurs(stamp) && !c.isNamed(stamp, s.ID) {
-			candidates = append(candidates, s)
+			unnamed = append(unnamed, s)
 		}
 	}
-	if len(candidates) == 0 {
-		return nil
+	if len(unnamed) > 0 {
+		named, err := c.namedHandles(ctx)
+		if err != nil {
+			return err
+		}
+		unnamed = slices.DeleteFunc(unnamed, func(s cinder.Snapshot) bool { return named[s.ID] })
 	}
-	named, err := c.namedHandles(ctx)
-	if err != nil {
-		return err
-	}
+	c.forgetKept(of, unnamed)
 	var errs []error
-	for _, s := range candidates {
-		if !named[s.ID] && ctx.Err() == nil {
+	for _, s := range unnamed {
+		if ctx.Err() == nil {
 			errs = append(errs, c.removeLeftover(ctx, backend, of, s))
 		}
 	}
@@ -157,16 +174,27 @@ func (c *leftovers) namedHandles(ctx context.Context) (map[string]bool, error) {
 	return named, err
 }
 
-// forgetKept drops the reports about snapshots that a listing of their backend no
-// longer shows.
-func (c *leftovers) forgetKept(of shelf, all []cinder.Snapshot) {
-	listed := map[string]bool{}
-	for _, s := range all {
-		listed[s.ID] = true
+// forgetKept drops the reports about snapshots that are gone, or named again.
+func (c *leftovers) forgetKept(of shelf, unnamed []cinder.Snapshot) {
+	still := map[string]bool{}
+	for _, s := range unnamed {
+		still[s.ID] = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.kept, func(id string, on shelf) bool { return on == of && !listed[id] })
+	maps.DeleteFunc(c.kept, func(id string, k kept) bool { return k.on == of && !still[id] })
+}
+
+// orphansOn returns the orphans on a backend.
+func (c *leftovers) orphansOn(backend string) (orphans []Orphan) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.kept {
+		if k.on.backend == backend && k.orphan != nil {
+			orphans = append(orphans, *k.orphan)
+		}
+	}
+	return orphans
 }
 
 // removeLeftover removes a snapshot if it is proven that it was never handed out. Other
@@ -174,10 +202,10 @@ func (c *leftovers) forgetKept(of shelf, all []cinder.Snapshot) {
 func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of shelf, s cinder.Snapshot) error {
 	stamp := stamps.OfSnapshot(s)
 	log := c.Logger.With("backend", of.backend, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
-	keep := func(why string) error {
+	keep := func(why string, orphan *Orphan) error {
 		c.mu.Lock()
 		_, said := c.kept[s.ID]
-		c.kept[s.ID] = of
+		c.kept[s.ID] = kept{of, orphan}
 		c.mu.Unlock()
 		if !said {
 			log.Info("Kept a snapshot that no VolumeSnapshotContent names", "reason", why)
@@ -185,14 +213,15 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 		return nil
 	}
 	if wasRecorded(s) {
-		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand")
+		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand",
+			&Orphan{ID: s.ID, IsBackup: of.backups, Of: stamp.Namespace + "/" + stamp.Snapshot, Tenant: stamp.Tenant})
 	}
 	why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
 	if err != nil {
 		return err
 	}
 	if why != "" {
-		return keep(why)
+		return keep(why, nil)
 	}
 	ctx = c.Caller(ctx, stamp.Tenant)
 	err = backend.RemoveSnapshot(ctx, backends.SnapshotTarget{
@@ -207,9 +236,9 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 	})
 	switch {
 	case cinder.IsKind(err, backends.KindRecorded):
-		return keep(err.Error())
+		return keep(err.Error(), nil)
 	case cinder.IsKind(err, backends.KindPending), cinder.IsKind(err, backends.KindHasBackups):
-		return keep("an audit will remove it later: " + err.Error()) // it may take hours, or days
+		return keep("an audit will remove it later: "+err.Error(), nil) // it may take hours, or days
 	case err != nil:
 		return fmt.Errorf("snapshot %s, which no VolumeSnapshotContent names: %w", s.ID, err)
 	}
