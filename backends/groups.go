@@ -122,8 +122,8 @@ func (e *groups) take(ctx context.Context, spec GroupSpec) ([]cinder.Snapshot, e
 	if err == nil {
 		all, err = e.stampMembers(ctx, taken, spec)
 	}
-	if isFinal(err) {
-		err = e.discard(ctx, g, err)
+	if isFinal(err) || taken.ID == "" && cinder.IsKind(err, cinder.KindConflict) {
+		err = e.discard(ctx, g, err) // no volume waits in the group for another attempt
 	}
 	return all, err
 }
@@ -389,8 +389,8 @@ func (e *groups) update(ctx context.Context, g cinder.Group, volumes []string, j
 			}
 			return client.RemoveFromGroup(ctx, g.ID, some)
 		})
-		if join && cinder.IsKind(err, cinder.KindInvalid) && strings.Contains(err.Error(), "not local to this node") {
-			return g, fmt.Errorf("Cinder has placed the group on another storage than the volumes; use a group type that only their storage has: %w", err)
+		if join && err != nil && strings.Contains(err.Error(), "not local to this node") {
+			return g, e.failure(cinder.KindInvalid, "Cinder has placed the group on another storage than volumes %s; take the snapshots of volumes of one storage, whose volume type no other storage has", strings.Join(some, ", "))
 		}
 		if err != nil {
 			return g, err
