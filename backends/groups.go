@@ -254,6 +254,11 @@ type groupSnapshot struct {
 
 func (g groupSnapshot) isRecorded() bool { return slices.ContainsFunc(g.members, stamps.WasRecorded) }
 
+// isNeeded reports whether any of its snapshots was handed out, and not given back.
+func (g groupSnapshot) isNeeded() bool { return slices.ContainsFunc(g.members, isNeeded) }
+
+func isNeeded(s cinder.Snapshot) bool { return stamps.WasRecorded(s) && !stamps.IsUnneeded(s) }
+
 // snapshotsIn lists the group snapshots of groups, with all of their snapshots.
 func (e *groups) snapshotsIn(ctx context.Context, of ...cinder.Group) (found []groupSnapshot, err error) {
 	err = e.taken.list(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.GroupSnapshot) bool {
@@ -529,7 +534,7 @@ func (e *groups) remove(ctx context.Context, g cinder.Group, mayGo func(cinder.S
 		keeps := len(kept)
 		for _, s := range taken.members {
 			switch {
-			case !stamps.WasRecorded(s) || stamps.IsUnneeded(s):
+			case !isNeeded(s):
 			case mayGo == nil || !mayGo(s):
 				kept = append(kept, s.ID)
 			default:
@@ -629,16 +634,67 @@ func (e *groups) removeMember(ctx context.Context, s cinder.Snapshot, permitted 
 	return err
 }
 
-// Groups lists the stamps of the groups that were made for VolumeGroupSnapshots of a cluster.
-func (l *Lifecycle) Groups(ctx context.Context, clusterUID string) (found []stamps.Group, err error) {
-	e := l.current().groups
+// AbandonGroups removes the groups that late requests left behind: they were made for this
+// very cluster, nothing leads to them any more, and none of their snapshots was recorded, or
+// all of them are unneeded. It returns the UIDs of their VolumeGroupSnapshots.
+func (l *Lifecycle) AbandonGroups(ctx context.Context, clusterUID string, isLost func(ctx context.Context, uid string) (bool, error)) (removed []string, err error) {
+	return l.current().groups.abandon(ctx, clusterUID, isLost)
+}
+
+func (e *groups) abandon(ctx context.Context, clusterUID string, isLost func(ctx context.Context, uid string) (bool, error)) (removed []string, err error) {
 	all, err := e.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var lost []cinder.Group
 	for _, g := range all {
-		if stamp := stamps.OfGroup(g.Description); stamp.SameCluster(stamps.Group{Cluster: e.cluster, ClusterUID: clusterUID}) {
-			found = append(found, stamp)
+		if stamp := stamps.OfGroup(g.Description); stamp.Cluster != e.cluster || stamp.ClusterUID != clusterUID {
+			continue
+		}
+		is, err := isLost(ctx, stamps.OfGroup(g.Description).UID)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			lost = append(lost, g)
 		}
 	}
-	return found, err
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	existing, err := e.snapshotsIn(ctx, lost...)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range lost {
+		if slices.ContainsFunc(existing, func(taken groupSnapshot) bool { return taken.GroupID == g.ID && taken.isNeeded() }) && len(g.Volumes) == 0 {
+			continue
+		}
+		kept, err := e.abandonOne(ctx, g, isLost)
+		if err != nil {
+			return removed, err
+		}
+		if len(kept) == 0 {
+			removed = append(removed, stamps.OfGroup(g.Description).UID)
+		}
+	}
+	return removed, nil
+}
+
+func (e *groups) abandonOne(ctx context.Context, g cinder.Group, isLost func(ctx context.Context, uid string) (bool, error)) (kept []string, err error) {
+	stamp := stamps.OfGroup(g.Description)
+	release, err := e.locks.Acquire(ctx, stamp.Key())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return e.remove(ctx, g, nil, func() error {
+		is, err := isLost(ctx, stamp.UID)
+		if err == nil && !is {
+			err = e.failure(cinder.KindConflict, "group %s is needed again", g.ID)
+		}
+		return err
+	})
 }
 
 // release takes a volume that is to be deleted out of the group where an attempt left it.

@@ -179,6 +179,10 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 	return lifecycle.Snapshots(), nil
 }
 
+func (b snapshotBackends) Groups(name string) (snapshot.Groups, error) {
+	return b.current(name)
+}
+
 func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
 	lifecycle, err := b.current(name)
 	if err != nil {
