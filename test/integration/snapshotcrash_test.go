@@ -96,8 +96,8 @@ const (
 	phaseDeletingCSI    = "deleting what was taken up in mode csi"
 	phaseGrouping       = "taking a group"
 	phaseDeletingGroup  = "deleting a group"
-	phaseByArray        = "taking a group by the array"
-	phaseDeletingArray  = "deleting a group of the array"
+	phaseByArray        = "taking an array group"
+	phaseDeletingArray  = "deleting an array group"
 )
 
 func snapshotLives() []snapshotLife {
