@@ -97,8 +97,8 @@ func newGroups(l *Lifecycle, at *endpoint, of *snapshots) *groups {
 // TakeGroup takes the group snapshot that a VolumeGroupSnapshot wants, or goes on with that
 // of an earlier attempt, until all of its snapshots are available and stamped. It returns
 // them in the order of the members. If Cinder refuses for good, nothing is left.
-func (l *Lifecycle) TakeGroup(ctx context.Context, spec GroupSpec) ([]cinder.Snapshot, error) {
-	return serialized(ctx, l, spec.Stamp.Key(), func(at *owners) ([]cinder.Snapshot, error) { return at.groups.take(ctx, spec) })
+func (l Snapshots) TakeGroup(ctx context.Context, spec GroupSpec) ([]cinder.Snapshot, error) {
+	return serialized(ctx, l.Lifecycle, spec.Stamp.Key(), func(at *owners) ([]cinder.Snapshot, error) { return at.groups.take(ctx, spec) })
 }
 
 func (e *groups) take(ctx context.Context, spec GroupSpec) ([]cinder.Snapshot, error) {
@@ -491,8 +491,8 @@ func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotS
 // RemoveGroup removes the groups and group snapshots of a VolumeGroupSnapshot. Those with a
 // snapshot that must not go stay, without volumes; it returns the IDs of these snapshots, and
 // marks the others as unneeded.
-func (l *Lifecycle) RemoveGroup(ctx context.Context, target GroupTarget) (kept []string, err error) {
-	return serialized(ctx, l, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.groups.removeAll(ctx, target) })
+func (l Snapshots) RemoveGroup(ctx context.Context, target GroupTarget) (kept []string, err error) {
+	return serialized(ctx, l.Lifecycle, target.Stamp.Key(), func(at *owners) ([]string, error) { return at.groups.removeAll(ctx, target) })
 }
 
 func (e *groups) removeAll(ctx context.Context, target GroupTarget) (kept []string, err error) {
@@ -637,7 +637,7 @@ func (e *groups) removeMember(ctx context.Context, s cinder.Snapshot, permitted 
 // AbandonGroups removes the groups that late requests left behind: they were made for this
 // very cluster, nothing leads to them any more, and none of their snapshots was recorded, or
 // all of them are unneeded. It returns the UIDs of their VolumeGroupSnapshots.
-func (l *Lifecycle) AbandonGroups(ctx context.Context, clusterUID string, isLost func(ctx context.Context, uid string) (bool, error)) (removed []string, err error) {
+func (l Snapshots) AbandonGroups(ctx context.Context, clusterUID string, isLost func(ctx context.Context, uid string) (bool, error)) (removed []string, err error) {
 	return l.current().groups.abandon(ctx, clusterUID, isLost)
 }
 

@@ -138,7 +138,7 @@ func (b *groupBench) nothingLeft() {
 func TestGroupSnapshotOfVolumes(t *testing.T) {
 	b := newGroupBench(t, cindersim.Options{SnapshotDelay: time.Millisecond}, 8)
 	since := len(b.sim.Journal())
-	taken, err := b.TakeGroup(t.Context(), b.spec())
+	taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	b.must(err)
 	b.isTaken(taken)
 	want := []string{"group.create", "group.update", "group.update", "group_snapshot.create", "group.update", "group.update"} // six volumes each
@@ -148,7 +148,7 @@ func TestGroupSnapshotOfVolumes(t *testing.T) {
 	}
 	b.newTerm()
 	since = len(b.sim.Journal())
-	again, err := b.TakeGroup(t.Context(), b.spec())
+	again, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	b.must(err)
 	b.isTaken(again)
 	if got := b.changes(since); len(got) > 0 || again[0].ID != taken[0].ID {
@@ -167,20 +167,20 @@ func TestGroupSnapshotIsContinued(t *testing.T) {
 						t.Parallel()
 						b := newGroupBench(t, cindersim.Options{SnapshotDelay: 2 * time.Millisecond}, 2)
 						b.sim.Inject(cindersim.Fault{Kind: kind, Operation: operation, Nth: nth, Code: 503})
-						taken, err := b.TakeGroup(t.Context(), b.spec())
+						taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 						if (err == nil) != (nth == 2 && strings.HasSuffix(operation, ".create")) {
 							t.Fatalf("the first attempt: %v", err)
 						}
 						b.newTerm()
 						if removed {
-							kept, err := b.RemoveGroup(t.Context(), backends.GroupTarget{Stamp: groupStamp(), Place: b.Snapshots().Place()})
+							kept, err := b.Snapshots().RemoveGroup(t.Context(), backends.GroupTarget{Stamp: groupStamp(), Place: b.Snapshots().Place()})
 							if b.must(err); len(kept) > 0 {
 								t.Errorf("kept are %q", kept)
 							}
 							b.nothingLeft()
 							return
 						}
-						taken, err = b.TakeGroup(t.Context(), b.spec())
+						taken, err = b.Snapshots().TakeGroup(t.Context(), b.spec())
 						b.must(err)
 						b.isTaken(taken)
 					})
@@ -237,7 +237,7 @@ func TestGroupSnapshotIsRefused(t *testing.T) {
 				test.prepare(b, &spec)
 			}
 			since := len(b.sim.Journal())
-			_, err := b.TakeGroup(t.Context(), spec)
+			_, err := b.Snapshots().TakeGroup(t.Context(), spec)
 			if !cinder.IsKind(err, test.kind) || !strings.Contains(err.Error(), test.message) {
 				t.Errorf("refused with %v (%s), want %s: %s", err, cinder.KindOf(err), test.kind, test.message)
 			}
@@ -273,7 +273,7 @@ func TestGroupsOfOthersAreNotTouched(t *testing.T) {
 	b := newGroupBench(t, cindersim.Options{}, 2)
 	other := b.byHand("an operator's", b.volumes[1])
 	remedy := fmt.Sprintf("cinder --os-volume-api-version 3.13 group-update --remove-volumes %s %s", b.volumes[1], other)
-	_, err := b.TakeGroup(t.Context(), b.spec())
+	_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	if !cinder.IsKind(err, backends.KindNotOurs) || !strings.Contains(err.Error(), remedy) {
 		t.Errorf("the group snapshot: %v", err)
 	}
@@ -282,7 +282,7 @@ func TestGroupsOfOthersAreNotTouched(t *testing.T) {
 		t.Errorf("the deletion: %v", err)
 	}
 	lost := func(context.Context, string) (bool, error) { return true, nil }
-	if removed, err := b.AbandonGroups(t.Context(), "uid-1", lost); err != nil || len(removed) > 0 {
+	if removed, err := b.Snapshots().AbandonGroups(t.Context(), "uid-1", lost); err != nil || len(removed) > 0 {
 		t.Errorf("abandoned are %q (%v)", removed, err)
 	}
 	if groups := b.sim.Groups(); len(groups) != 1 || !slices.Equal(groups[0].Volumes, []string{b.volumes[1]}) {
@@ -294,7 +294,7 @@ func TestGroupsOfOthersAreNotTouched(t *testing.T) {
 func TestVolumesOfTwoGroupSnapshotsTakeTurns(t *testing.T) {
 	b := newGroupBench(t, cindersim.Options{}, 2)
 	b.byHand(stamps.Group{Cluster: "cluster-1", ClusterUID: "uid-1", UID: "g2"}.Description(), b.volumes[1])
-	if _, err := b.TakeGroup(t.Context(), b.spec()); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), "of another VolumeGroupSnapshot, whose snapshots are being taken") {
+	if _, err := b.Snapshots().TakeGroup(t.Context(), b.spec()); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), "of another VolumeGroupSnapshot, whose snapshots are being taken") {
 		t.Errorf("the group snapshot: %v", err)
 	}
 }
@@ -312,10 +312,10 @@ func TestVolumeLeftInAGroupIsDeleted(t *testing.T) {
 // TestLateGroupsAreRemoved: of two groups of one VolumeGroupSnapshot, one stays.
 func TestLateGroupsAreRemoved(t *testing.T) {
 	b := newGroupBench(t, cindersim.Options{}, 2)
-	taken, err := b.TakeGroup(t.Context(), b.spec())
+	taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	b.must(err)
 	b.byHand(groupStamp().Description(), b.volumes[0])
-	again, err := b.TakeGroup(t.Context(), b.spec())
+	again, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	b.must(err)
 	if b.isTaken(again); again[0].ID != taken[0].ID {
 		t.Errorf("taken is %s, and again %s", taken[0].ID, again[0].ID)
@@ -326,18 +326,18 @@ func TestLateGroupsAreRemoved(t *testing.T) {
 // the last one takes all with it.
 func TestGroupSnapshotGoesAsAWhole(t *testing.T) {
 	b := newGroupBench(t, cindersim.Options{}, 3)
-	taken, err := b.TakeGroup(t.Context(), b.spec())
+	taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 	b.must(err)
 	for _, s := range taken {
 		b.must(b.Snapshots().MarkSnapshot(t.Context(), s))
 	}
 	b.newTerm()
 	target := backends.GroupTarget{Stamp: groupStamp(), Place: b.Snapshots().Place()}
-	if kept, err := b.RemoveGroup(t.Context(), target); err != nil || len(kept) != 3 {
+	if kept, err := b.Snapshots().RemoveGroup(t.Context(), target); err != nil || len(kept) != 3 {
 		t.Errorf("what was handed out goes without its content's word: kept are %q (%v)", kept, err)
 	}
 	target.MayGo = func(s cinder.Snapshot) bool { return s.ID == taken[0].ID }
-	if kept, err := b.RemoveGroup(t.Context(), target); err != nil || len(kept) != 2 {
+	if kept, err := b.Snapshots().RemoveGroup(t.Context(), target); err != nil || len(kept) != 2 {
 		t.Errorf("kept are %q (%v)", kept, err)
 	}
 	if _, found, err := b.Snapshots().FindSnapshot(t.Context(), taken[0].ID); found || err != nil {
@@ -376,13 +376,13 @@ func TestLostGroupsAreAbandoned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, cindersim.Options{}, 2)
-			taken, err := b.TakeGroup(t.Context(), b.spec())
+			taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 			b.must(err)
 			if test.marked {
 				b.must(b.Snapshots().MarkSnapshot(t.Context(), taken[1]))
 			}
 			b.newTerm()
-			removed, err := b.AbandonGroups(t.Context(), test.clusterUID, func(_ context.Context, uid string) (bool, error) { return !test.leads && uid == "g1", nil })
+			removed, err := b.Snapshots().AbandonGroups(t.Context(), test.clusterUID, func(_ context.Context, uid string) (bool, error) { return !test.leads && uid == "g1", nil })
 			if err != nil || len(removed) != 1-test.left || len(b.sim.Groups()) != test.left {
 				t.Errorf("removed are %q (%v), left %+v", removed, err, b.sim.Groups())
 			}
@@ -405,7 +405,7 @@ func TestGroupSnapshotNeedsAPermit(t *testing.T) {
 			return nil
 		}
 		since := len(b.sim.Journal())
-		if _, err := b.TakeGroup(t.Context(), spec); !errors.Is(err, no) {
+		if _, err := b.Snapshots().TakeGroup(t.Context(), spec); !errors.Is(err, no) {
 			t.Errorf("permitted %d: %v", permitted, err)
 		}
 		if got := b.changes(since); !slices.Equal(got, want) {

@@ -270,7 +270,7 @@ func statusOf(err error) int {
 func isStateConflict(message string) bool {
 	text, isInvalid := strings.CutPrefix(message, "Invalid ")
 	object, _, _ := strings.Cut(text, ":")
-	return isInvalid && slices.Contains([]string{"volume", "snapshot", "backup", "Group", "GroupSnapshot"}, object)
+	return isInvalid && slices.Contains([]string{"volume", "snapshot", "backup", "group", "groupsnapshot"}, strings.ToLower(object))
 }
 
 // noKeyMade is all that Cinder says when its key manager makes no key

@@ -180,7 +180,11 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 }
 
 func (b snapshotBackends) Groups(name string) (snapshot.Groups, error) {
-	return b.current(name)
+	lifecycle, err := b.current(name)
+	if err != nil {
+		return nil, err
+	}
+	return lifecycle.Snapshots(), nil
 }
 
 func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {

@@ -33,22 +33,22 @@ func lifecycleGroup(t *testing.T, target Target) {
 	}
 	removal := backends.GroupTarget{Stamp: stamp, Place: one.Place, MayGo: func(cinder.Snapshot) bool { return true }}
 	t.Cleanup(func() {
-		if _, err := a.RemoveGroup(context.Background(), removal); err != nil {
+		if _, err := a.Snapshots().RemoveGroup(context.Background(), removal); err != nil {
 			t.Errorf("cannot clean up: %v", err)
 		}
 	})
-	taken, err := a.TakeGroup(a.ctx, spec)
+	taken, err := a.Snapshots().TakeGroup(a.ctx, spec)
 	a.must(err)
 	for _, s := range taken {
 		a.must(a.Snapshots().MarkSnapshot(a.ctx, s))
 	}
 	a.newTerm()
-	again, err := a.TakeGroup(a.ctx, spec)
+	again, err := a.Snapshots().TakeGroup(a.ctx, spec)
 	a.must(err)
 	if len(again) != 2 || again[0].ID != taken[0].ID || again[1].ID != taken[1].ID || stamps.GroupSnapshotOf(again[0]) == "" || stamps.GroupSnapshotOf(again[0]) != stamps.GroupSnapshotOf(again[1]) || !stamps.WasRecorded(again[1]) {
 		t.Errorf("taken are %+v, and again %+v", taken, again)
 	}
-	if removed, err := a.AbandonGroups(a.ctx, "uid", func(_ context.Context, uid string) (bool, error) { return uid == stamp.UID, nil }); err != nil || len(removed) > 0 {
+	if removed, err := a.Snapshots().AbandonGroups(a.ctx, "uid", func(_ context.Context, uid string) (bool, error) { return uid == stamp.UID, nil }); err != nil || len(removed) > 0 {
 		t.Errorf("abandoned are %q (%v)", removed, err)
 	}
 	if err := a.Remove(a.ctx, a.of(one.Volume)); !cinder.IsKind(err, backends.KindHasSnapshots) {
@@ -62,7 +62,7 @@ func lifecycleGroup(t *testing.T, target Target) {
 			t.Errorf("snapshot %s is there: %t (%v)", s.ID, found, err)
 		}
 	}
-	kept, err := a.RemoveGroup(a.ctx, removal)
+	kept, err := a.Snapshots().RemoveGroup(a.ctx, removal)
 	if a.must(err); len(kept) > 0 {
 		t.Errorf("kept are %q", kept)
 	}

@@ -78,7 +78,7 @@ type Existing interface {
 	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
 }
 
-// Groups manages the group snapshots of one backend; backends.Lifecycle implements it.
+// Groups manages the group snapshots of one backend; backends.Snapshots implements it.
 type Groups interface {
 	TakeGroup(ctx context.Context, spec backends.GroupSpec) ([]cinder.Snapshot, error)
 	RemoveGroup(ctx context.Context, target backends.GroupTarget) (kept []string, err error)

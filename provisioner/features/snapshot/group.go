@@ -18,7 +18,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
@@ -124,19 +123,7 @@ func (g *grouping) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotCl
 		}
 		g.origin.Consistency, g.origin.GroupType = t.decided.Consistency, t.decided.GroupType
 	}
-	return g.mustBeTogether()
-}
-
-// mustBeTogether returns an error unless one array can have all volumes, if it must.
-func (g *grouping) mustBeTogether() error {
-	for _, t := range g.members {
-		if one, other := g.members[0].origin.Backend, t.origin.Backend; g.origin.Consistency == policy.ConsistentArray && one != other {
-			return &denied{reason: string(policy.ParameterNotAllowed), again: true, message: fmt.Sprintf(
-				"the VolumeGroupSnapshotClass has consistency %s, but the volumes are on backends %s and %s; select claims of one backend, or use a class with the consistency %s or %s",
-				policy.ConsistentArray, one, other, policy.ConsistentFilesystem, policy.NotConsistent)}
-		}
-	}
-	return nil
+	return together{g}.mayBeTaken()
 }
 
 // giveBack gives back the room of a group that is not recorded.
@@ -170,7 +157,7 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	case policy.ConsistentFilesystem:
 		take = g.takeFrozen
 	case policy.ConsistentArray:
-		take = g.takeTogether
+		take = together{g}.take
 	}
 	taken, err := take(ctx)
 	if err != nil {
@@ -223,43 +210,6 @@ func (g *grouping) takeOneByOne(ctx context.Context) ([]cinder.Snapshot, error) 
 		err = fmt.Errorf("%w; the other snapshots of the group cannot be removed now: %w", err, left)
 	}
 	return nil, g.pauses.begin(g.origin.UID, err)
-}
-
-// takeTogether has the array take the snapshots of all members at one moment. If Cinder
-// refuses for good, nothing is left there.
-func (g *grouping) takeTogether(ctx context.Context) ([]cinder.Snapshot, error) {
-	started, first := time.Now(), g.members[0].origin
-	backend, err := g.Backends.Groups(first.Backend)
-	if err != nil {
-		return nil, err
-	}
-	if unhealthy := g.health(first.Backend); unhealthy != nil {
-		return nil, unhealthy
-	}
-	spec := backends.GroupSpec{
-		Name: objects.GroupHandle(g.origin.UID), Stamp: g.stamp(), Type: g.origin.GroupType,
-		Permit: func(ctx context.Context) error { return g.stillWanted(ctx, cinder.Volume{}) },
-	}
-	for _, t := range g.members {
-		member := t.spec(nil)
-		member.CSI = g.csi
-		spec.Members = append(spec.Members, member)
-	}
-	taken, err := backend.TakeGroup(g.Caller(ctx, first.Tenant), spec)
-	if changed := new(changedError); !errors.As(err, &changed) {
-		for range g.members {
-			g.Metrics.took(first.Backend, outcomeOf(err), time.Since(started))
-		}
-	}
-	if refused(err) {
-		err = g.pauses.begin(g.origin.UID, err)
-	}
-	return taken, err
-}
-
-// stamp returns the stamp of the group.
-func (g *grouping) stamp() stamps.Group {
-	return stamps.Group{Cluster: g.Cluster, ClusterUID: g.ClusterUID, UID: string(g.origin.UID)}
 }
 
 // takeFrozen takes the snapshots of all members while nobody writes to any of the volumes.

@@ -11,8 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
-	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
@@ -44,7 +42,7 @@ func (g *grouping) remove(ctx context.Context) error {
 		}
 	}
 	if g.origin.Consistency == policy.ConsistentArray {
-		return g.removeTogether(ctx, retained)
+		return together{g}.remove(ctx, retained)
 	}
 	kept := make([]bool, len(g.members))
 	err := g.each(func(i int, t *taking) (err error) {
@@ -57,43 +55,6 @@ func (g *grouping) remove(ctx context.Context) error {
 		g.noteGroupRemoved()
 	}
 	return err
-}
-
-// removeTogether removes the group snapshot that has the snapshots of all members. As long as
-// one of them is retained, it stays, and the others with it, which then belong to nobody.
-func (g *grouping) removeTogether(ctx context.Context, retained []bool) error {
-	started, first := time.Now(), g.members[0].origin
-	backend, err := g.Backends.Groups(first.Backend)
-	if err != nil {
-		return err
-	}
-	if unhealthy := g.health(first.Backend); unhealthy != nil {
-		return unhealthy
-	}
-	target := backends.GroupTarget{Stamp: g.stamp(), Place: first.Place, Permit: g.stillDeleted}
-	if objects.GroupHandleOf(g.content) != "" || g.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-		target.MayGo = func(s cinder.Snapshot) bool {
-			i := slices.IndexFunc(g.members, func(t *taking) bool { return t.stamp().Owns(s) })
-			return i >= 0 && !retained[i] && (g.members[i].origin.SnapshotID == "" || g.members[i].origin.SnapshotID == s.ID)
-		}
-	}
-	kept, err := backend.RemoveGroup(g.Caller(ctx, first.Tenant), target)
-	for range g.members {
-		g.Metrics.deleted(first.Backend, outcomeOf(err), time.Since(started))
-	}
-	if err != nil || target.MayGo == nil && len(kept) > 0 {
-		return objects.WithSnapshotRemedy(err, first)
-	}
-	for i, t := range g.members {
-		if !retained[i] {
-			g.release(t.origin.UID, g.Ledger.ReleaseSnapshot)
-			g.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
-		}
-	}
-	g.noteGroupRemoved()
-	g.Logger.Info("Deleted a group snapshot", "tenant", first.Tenant, "group", g.origin.Namespace+"/"+g.origin.Name, "groupUID", g.origin.UID, "backend", first.Backend,
-		"retained", len(kept), "durationSeconds", time.Since(started).Seconds())
-	return nil
 }
 
 // removeOne removes the snapshot of a member. It reports whether one was kept, because it
