@@ -27,6 +27,9 @@ type GroupSpec struct {
 	Members []SnapshotSpec
 	// Permit is called before every request that leads to new snapshots.
 	Permit func(ctx context.Context) error
+
+	// sources are the members' volumes that were read, by ID.
+	sources map[string]cinder.Volume
 }
 
 // GroupTarget is a group snapshot to remove, with the proof that it may be removed.
@@ -102,6 +105,7 @@ func (l Snapshots) TakeGroup(ctx context.Context, spec GroupSpec) ([]cinder.Snap
 }
 
 func (e *groups) take(ctx context.Context, spec GroupSpec) ([]cinder.Snapshot, error) {
+	spec.sources = map[string]cinder.Volume{}
 	g, taken, err := e.look(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -303,7 +307,7 @@ func (e *groups) request(ctx context.Context, g cinder.Group, taken cinder.Group
 	var volumes []cinder.Volume
 	var missing []string
 	for _, m := range spec.Members {
-		v, err := e.existing(ctx, m.Source)
+		v, err := e.sourceOf(ctx, m, spec)
 		if err != nil {
 			return g, taken, err
 		}
@@ -329,6 +333,19 @@ func (e *groups) request(ctx context.Context, g cinder.Group, taken cinder.Group
 		e.expect(taken.ID, "")
 	}
 	return g, taken, err
+}
+
+// sourceOf reads the volume of a member, once in an attempt.
+func (e *groups) sourceOf(ctx context.Context, m SnapshotSpec, spec GroupSpec) (cinder.Volume, error) {
+	v, known := spec.sources[m.Source.VolumeID]
+	if known {
+		return v, nil
+	}
+	v, err := e.existing(ctx, m.Source)
+	if err == nil {
+		spec.sources[v.ID] = v
+	}
+	return v, err
 }
 
 // create makes the group, which has no volumes yet.
@@ -465,7 +482,7 @@ func (e *groups) stampMembers(ctx context.Context, taken cinder.GroupSnapshot, s
 		case stamps.OfSnapshot(s).Cluster != "" && !m.Stamp.Owns(s):
 			return nil, e.snapshots.snapshotNotOurs(s, m.Stamp)
 		case !m.Stamp.Owns(s):
-			if s.Metadata, err = e.stampMember(ctx, s, m, taken); err != nil {
+			if s.Metadata, err = e.stampMember(ctx, s, m, taken, spec); err != nil {
 				return nil, err
 			}
 		}
@@ -474,8 +491,8 @@ func (e *groups) stampMembers(ctx context.Context, taken cinder.GroupSnapshot, s
 	return all, nil
 }
 
-func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotSpec, taken cinder.GroupSnapshot) (map[string]string, error) {
-	source, err := e.existing(ctx, m.Source)
+func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotSpec, taken cinder.GroupSnapshot, spec GroupSpec) (map[string]string, error) {
+	source, err := e.sourceOf(ctx, m, spec)
 	if err != nil {
 		return nil, err
 	}

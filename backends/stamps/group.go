@@ -56,5 +56,5 @@ const (
 func GroupSnapshotOf(s cinder.Snapshot) string { return s.Metadata[KeyGroupSnapshot] }
 
 // IsUnneeded reports whether a snapshot waits for the deletion of the others of its group
-// snapshot. It counts as deleted.
+// snapshot. It is deleted to all but quotas, and the deletion of its volume.
 func IsUnneeded(s cinder.Snapshot) bool { return s.Metadata[KeyUnneeded] != "" }

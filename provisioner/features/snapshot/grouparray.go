@@ -94,8 +94,8 @@ func (g together) remove(ctx context.Context, retained []bool) error {
 	if err != nil || target.MayGo == nil && len(kept) > 0 {
 		return objects.WithSnapshotRemedy(err, first)
 	}
-	for i, t := range g.members {
-		if !retained[i] {
+	for _, t := range g.members {
+		if len(kept) == 0 { // otherwise Cinder still has all
 			g.release(t.origin.UID, g.Ledger.ReleaseSnapshot)
 			g.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
 		}
