@@ -242,9 +242,20 @@ func (e *groups) foreign(volumeID string, g cinder.Group) error {
 }
 
 // list lists all groups of the project, with their volumes.
-func (e *groups) list(ctx context.Context) (all []cinder.Group, err error) {
-	err = e.groups.list(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.Group) bool {
-		all = append(all, page...)
+func (e *groups) list(ctx context.Context) ([]cinder.Group, error) {
+	return everyOne(ctx, e.groups, func(cinder.Group) bool { return true })
+}
+
+// everyOne lists all objects that are wanted, each once: a new login restarts the listing.
+func everyOne[T cinder.Object](ctx context.Context, of *stock[T], isWanted func(T) bool) (all []T, err error) {
+	seen := map[string]bool{}
+	err = of.list(ctx, cinder.Query{PageSize: 1000}, func(page []T) bool {
+		for _, object := range page {
+			if id := cinder.IDOf(object); !seen[id] && isWanted(object) {
+				seen[id] = true
+				all = append(all, object)
+			}
+		}
 		return true
 	})
 	return all, err
@@ -265,16 +276,14 @@ func isNeeded(s cinder.Snapshot) bool { return stamps.WasRecorded(s) && !stamps.
 
 // snapshotsIn lists the group snapshots of groups, with all of their snapshots.
 func (e *groups) snapshotsIn(ctx context.Context, of ...cinder.Group) (found []groupSnapshot, err error) {
-	err = e.taken.list(ctx, cinder.Query{PageSize: 1000}, func(page []cinder.GroupSnapshot) bool {
-		for _, taken := range page {
-			if slices.ContainsFunc(of, func(g cinder.Group) bool { return g.ID == taken.GroupID }) {
-				found = append(found, groupSnapshot{GroupSnapshot: taken})
-			}
-		}
-		return true
+	all, err := everyOne(ctx, e.taken, func(taken cinder.GroupSnapshot) bool {
+		return slices.ContainsFunc(of, func(g cinder.Group) bool { return g.ID == taken.GroupID })
 	})
-	if err != nil || len(found) == 0 {
+	if err != nil || len(all) == 0 {
 		return nil, err
+	}
+	for _, taken := range all {
+		found = append(found, groupSnapshot{GroupSnapshot: taken})
 	}
 	err = e.listMembers(ctx, func(s cinder.Snapshot) bool {
 		if i := slices.IndexFunc(found, func(g groupSnapshot) bool { return g.ID == s.GroupSnapshotID }); i >= 0 {
@@ -420,10 +429,8 @@ func (e *groups) update(ctx context.Context, g cinder.Group, volumes []string, j
 		isBefore := func(g cinder.Group) bool { return slices.Contains(g.Volumes, some[0]) != join }
 		after, gone, err := e.groups.awaitEnd(ctx, g.ID, cinder.StatusUpdating, e.timeouts().Create, isBefore)
 		switch {
-		case cinder.IsKind(err, KindTimeout):
-			return g, fmt.Errorf("%w; if nothing works on it any more, an OpenStack administrator must run: cinder --os-volume-api-version 3.20 reset-state --type group --state available %s", err, g.ID)
 		case err != nil:
-			return g, err
+			return g, stuck(err, g)
 		case gone || after.Status != cinder.StatusAvailable || isBefore(after):
 			return g, e.failure(KindVolumeFailed, "the storage failed to change the volumes of group %s, which is %s; Cinder may have set the status of these volumes to error, which an OpenStack administrator must repair: %s", g.ID, cinderStatus(after.Status), strings.Join(some, ", "))
 		}
@@ -453,11 +460,20 @@ func (e *groups) leave(ctx context.Context, g cinder.Group, volumes []string, pe
 func (e *groups) settle(ctx context.Context, g cinder.Group) (after cinder.Group, gone bool, err error) {
 	switch g.Status {
 	case cinder.StatusCreating, cinder.StatusUpdating:
-		return e.groups.watcher.Await(ctx, g.ID, g.Status, e.timeouts().Create)
+		after, gone, err = e.groups.watcher.Await(ctx, g.ID, g.Status, e.timeouts().Create)
+		return after, gone, stuck(err, g)
 	case cinder.StatusDeleting:
 		return e.groups.awaitGone(ctx, g.ID, false)
 	}
 	return g, false, nil
+}
+
+// stuck adds the remedy to the error of a group that Cinder does not finish.
+func stuck(err error, g cinder.Group) error {
+	if !cinder.IsKind(err, KindTimeout) {
+		return err
+	}
+	return fmt.Errorf("%w; if Cinder no longer works on it, an OpenStack administrator must run: cinder --os-volume-api-version 3.20 reset-state --type group --state available %s", err, g.ID)
 }
 
 // stampMembers stamps the snapshots of a group snapshot, which Cinder makes without metadata,
@@ -625,30 +641,30 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 }
 
 // removeMember removes the group snapshot of a snapshot, or marks the snapshot as unneeded if
-// others of its group snapshot are needed.
-func (e *groups) removeMember(ctx context.Context, s cinder.Snapshot, permitted permission) error {
+// others of its group snapshot are needed. The group snapshot exists unless isMember is false.
+func (e *groups) removeMember(ctx context.Context, s cinder.Snapshot, permitted permission) (isMember bool, err error) {
 	taken, err := e.taken.get(ctx, stamps.GroupSnapshotOf(s))
 	if cinder.IsKind(err, cinder.KindNotFound) {
-		return e.failure(cinder.KindConflict, "group snapshot %s is gone, and snapshot %s is about to be", stamps.GroupSnapshotOf(s), s.ID)
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	stamp := stamps.OfGroup(taken.Description)
 	if stamp.Cluster == "" {
-		return e.failure(KindNotOurs, "snapshot %s belongs to group snapshot %s, which this program did not take, and Cinder deletes its snapshots only together", s.ID, taken.ID)
+		return true, e.failure(KindNotOurs, "snapshot %s belongs to group snapshot %s, which this program did not take, and Cinder deletes its snapshots only together", s.ID, taken.ID)
 	}
 	// Of two that go at once, the later one must see the mark of the other.
 	release, err := e.locks.Acquire(ctx, stamp.Key())
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer release()
 	g, err := e.groups.get(ctx, taken.GroupID)
 	if err == nil {
 		_, err = e.remove(ctx, g, func(other cinder.Snapshot) bool { return other.ID == s.ID }, permitted)
 	}
-	return err
+	return true, err
 }
 
 // AbandonGroups removes the groups that late requests left behind: they were made for this

@@ -389,8 +389,10 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		case cinder.StatusCreating:
 			_, _, err = e.await(ctx, s, false)
 		case cinder.StatusAvailable, cinder.StatusError:
-			if stamps.GroupSnapshotOf(s) != "" {
-				return e.groups.removeMember(ctx, s, permissionOf(ctx, target.Permit))
+			if stamps.GroupSnapshotOf(s) != "" && e.groups != nil {
+				if isMember, err := e.groups.removeMember(ctx, s, permissionOf(ctx, target.Permit)); isMember {
+					return err
+				}
 			}
 			if s.HasDependents {
 				return e.failure(KindHasBackups, "incremental backups depend on %s; it is deleted after them", e.name(s.ID))
