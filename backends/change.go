@@ -1,11 +1,13 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -16,6 +18,7 @@ type changer struct{ *endpoint }
 type changeRequests interface {
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
 	RetypeVolume(ctx context.Context, id, volumeType string) error
+	MigrateVolume(ctx context.Context, id, volumeType string) error
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 	VolumeTypes(ctx context.Context) ([]cinder.VolumeType, error)
 }
@@ -25,6 +28,8 @@ type inPlace struct {
 	// during is the volume's status during the change, failed the one after a failure;
 	// empty if there is none.
 	during, failed cinder.Status
+	// timeout is how long the change may take; 0 means as long as a creation.
+	timeout time.Duration
 	// part returns what changes.
 	part func(v cinder.Volume) any
 	// isMade reports whether the change has been made.
@@ -76,11 +81,43 @@ func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (c
 // the type stays as it is. Cinder also accepts changes that no storage can make, and then
 // leaves the volume unchanged (KindVolumeFailed).
 func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+	return l.retype(ctx, target, volumeType, retyping{
+		request: func(ctx context.Context, client changeRequests, id string) error {
+			return client.RetypeVolume(ctx, id, volumeType)
+		},
+		unmade: "its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
+	})
+}
+
+// longestMigration is how long a copy to another storage may take.
+const longestMigration = 24 * time.Hour
+
+// Migrate does the same for a volume that is attached nowhere, and lets Cinder copy it to
+// the storage of the new type. It keeps its ID and its stamp.
+func (l *Lifecycle) Migrate(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
+	return l.retype(ctx, target, volumeType, retyping{
+		timeout: longestMigration,
+		request: func(ctx context.Context, client changeRequests, id string) error {
+			return client.MigrateVolume(ctx, id, volumeType)
+		},
+		unmade: "Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume",
+	})
+}
+
+// retyping is one way to give a volume another type.
+type retyping struct {
+	timeout time.Duration
+	request func(ctx context.Context, client changeRequests, id string) error
+	// unmade says why a volume may be unchanged though Cinder accepted the request.
+	unmade string
+}
+
+func (l *Lifecycle) retype(ctx context.Context, target Target, volumeType string, way retyping) (cinder.Volume, error) {
 	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
 		name := ""
 		return at.changer.change(ctx, target, inPlace{
-			during: cinder.StatusRetyping,
-			part:   func(v cinder.Volume) any { return v.Type },
+			during: cinder.StatusRetyping, timeout: way.timeout,
+			part: func(v cinder.Volume) any { return v.Type },
 			isMade: func(ctx context.Context, v cinder.Volume) (made bool, err error) {
 				if name == "" && v.Type != volumeType {
 					name, err = at.changer.typeName(ctx, volumeType)
@@ -88,7 +125,7 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 				return v.Type == volumeType || v.Type == name, err
 			},
 			request: func(ctx context.Context, client changeRequests, v cinder.Volume) error {
-				return client.RetypeVolume(ctx, v.ID, volumeType)
+				return way.request(ctx, client, v.ID)
 			},
 			explain: func(ctx context.Context, v cinder.Volume, err error) error {
 				switch cinder.KindOf(err) {
@@ -108,8 +145,8 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 				return err
 			},
 			unmade: func(v cinder.Volume) string {
-				return fmt.Sprintf("Cinder accepted the change of volume %s to type %q, but it still has type %q: its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
-					v.ID, volumeType, v.Type)
+				return fmt.Sprintf("Cinder accepted the change of volume %s to type %q, but it still has type %q: %s",
+					v.ID, volumeType, v.Type, way.unmade)
 			},
 		})
 	})
@@ -127,6 +164,22 @@ func (l *Lifecycle) HasType(ctx context.Context, volumeType string) (has bool, e
 	return has, err
 }
 
+// SnapshotsOf returns the IDs of a volume's snapshots that the project can see.
+func (l *Lifecycle) SnapshotsOf(ctx context.Context, volumeID string) (ids []string, err error) {
+	err = read(ctx, l.current().session, func(ctx context.Context, client snapshotRequests) error {
+		ids = nil
+		return client.ListSnapshots(ctx, cinder.Query{VolumeID: volumeID}, func(page []cinder.Snapshot) bool {
+			for _, s := range page {
+				if s.VolumeID == volumeID {
+					ids = append(ids, s.ID)
+				}
+			}
+			return true
+		})
+	})
+	return ids, err
+}
+
 // change requests a change unless it has already been made, and waits for its end.
 func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.Volume, error) {
 	v, err := e.existing(ctx, target)
@@ -138,7 +191,7 @@ func (e changer) change(ctx context.Context, target Target, c inPlace) (cinder.V
 		switch v.Status {
 		case c.during:
 			var gone bool
-			v, gone, err = e.awaitEnd(ctx, v.ID, c.during, e.timeouts().Create, func(after cinder.Volume) bool {
+			v, gone, err = e.awaitEnd(ctx, v.ID, c.during, cmp.Or(c.timeout, e.timeouts().Create), func(after cinder.Volume) bool {
 				return after.ID == requested.ID && after.Status == requested.Status && c.part(after) == c.part(requested)
 			})
 			switch {

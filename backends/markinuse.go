@@ -91,7 +91,16 @@ func (e *endpoint) mark(ctx context.Context, v cinder.Volume) error {
 	if stamps.EverAttached(v) {
 		return nil
 	}
-	return e.updateMetadata(ctx, nil, v.ID, stamps.AttachedMark())
+	return e.record(ctx, nil, v, stamps.AttachedMark())
+}
+
+// record writes metadata that must not get lost, so it waits until Cinder no longer may end
+// by writing all metadata back as it was.
+func (e *endpoint) record(ctx context.Context, permitted permission, v cinder.Volume, metadata map[string]string) error {
+	if v.Status == cinder.StatusRetyping || v.Status == cinder.StatusMaintenance {
+		return e.failure(cinder.KindConflict, "volume %s is %s, and Cinder may write back its former metadata at the end; waiting for that", v.ID, v.Status)
+	}
+	return e.updateMetadata(ctx, permitted, v.ID, metadata)
 }
 
 // Rebind stamps the target's volume for its new claim, in one request. The volume's
@@ -118,7 +127,7 @@ func (e changer) rebind(ctx context.Context, target Target, to stamps.Volume, ow
 	if maps.Equal(after.Metadata, v.Metadata) {
 		return v, nil
 	}
-	err = e.updateMetadata(ctx, target.Permit.on(ctx, v), v.ID, stamp)
+	err = e.record(ctx, target.Permit.on(ctx, v), v, stamp)
 	if err != nil {
 		return cinder.Volume{}, err
 	}
@@ -141,7 +150,7 @@ func (e completer) noteSeen(ctx context.Context, v cinder.Volume, target Target)
 	if target.Stamp.ClusterUID != "" {
 		seen[stamps.KeyClusterUID] = target.Stamp.ClusterUID // it may have been restored in another cluster
 	}
-	err := e.updateMetadata(ctx, nil, v.ID, seen)
+	err := e.record(ctx, nil, v, seen)
 	if err == nil {
 		v.Metadata = maps.Clone(v.Metadata)
 		maps.Copy(v.Metadata, seen)

@@ -74,8 +74,9 @@ type memoryCinder struct {
 	// lag is how old the state is that reads show; then changes of it end at once.
 	lag     time.Duration
 	history *history.History[moment]
-	// unchangeable are types that no volume can be changed to.
-	unchangeable string
+	// unchangeable is a type that no volume can get in place, unreachable one that none can
+	// be migrated to.
+	unchangeable, unreachable string
 }
 
 // noGroups is a Cinder too old for groups. groups_test.go has another.

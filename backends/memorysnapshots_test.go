@@ -199,6 +199,15 @@ const unknownType = "unknown"
 const limitedType = "limited"
 
 func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
+	return m.retype(ctx, id, volumeType, m.unchangeable)
+}
+
+func (m memoryClient) MigrateVolume(ctx context.Context, id, volumeType string) error {
+	return m.retype(ctx, id, volumeType, m.unreachable)
+}
+
+// retype changes nothing if the type is one that the volume cannot have.
+func (m memoryClient) retype(ctx context.Context, id, volumeType, impossible string) error {
 	if volumeType == quickID {
 		volumeType = quickType
 	}
@@ -213,7 +222,7 @@ func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) e
 		}
 		v.change(m.looks, v.Status)
 		v.Status, v.becomes = cinder.StatusRetyping, volumeType
-		if volumeType == m.unchangeable {
+		if volumeType == impossible {
 			v.becomes = v.Type
 		}
 		return nil

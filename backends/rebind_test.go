@@ -41,6 +41,8 @@ func TestRebind(t *testing.T) {
 		"in use":             {volume: mine(1, cinder.StatusInUse), permit: permitted, changes: 1},
 		"not in use yet":     {volume: mine(1, cinder.StatusAttaching), permit: permitted, changes: 1},
 		"of mode csi":        {volume: mine(1, cinder.StatusAvailable), permit: permitted, changes: 1},
+		"being migrated":     {volume: mine(1, cinder.StatusRetyping), permit: permitted, kind: cinder.KindConflict},
+		"in maintenance":     {volume: mine(1, cinder.StatusMaintenance), permit: permitted, kind: cinder.KindConflict},
 		"stamped already":    {volume: rebound, permit: func(context.Context, cinder.Volume) error { return forbidden }},
 		"not permitted":      {volume: mine(1, cinder.StatusInUse), permit: func(context.Context, cinder.Volume) error { return forbidden }, err: forbidden},
 		"a lost answer":      {volume: mine(1, cinder.StatusInUse), permit: permitted, fault: lost, changes: 1, kind: cinder.KindUnavailable},

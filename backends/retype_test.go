@@ -83,6 +83,37 @@ func TestRetype(t *testing.T) {
 	}
 }
 
+// TestMigrate: Cinder may copy the volume to the storage of the new type.
+func TestMigrate(t *testing.T) {
+	for name, test := range map[string]struct {
+		status  cinder.Status
+		to      string
+		wantErr string
+	}{
+		"to another storage":                {status: cinder.StatusAvailable, to: "tape"},
+		"that an earlier command asked for": {status: cinder.StatusRetyping, to: "tape"},
+		"to a storage that cannot be reached": {status: cinder.StatusAvailable, to: "moon",
+			wantErr: `backend gold: Cinder accepted the change of volume volume-1 to type "moon", but it still has type "hdd": Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newMemoryCinder()
+			memory.unchangeable, memory.unreachable = "tape", "moon"
+			id := memory.add(cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd", Metadata: claimStamp(1).Metadata(nil)})
+			if test.status == cinder.StatusRetyping {
+				success(t, memory.client().MigrateVolume(t.Context(), id, test.to))
+			}
+			v, err := memory.term(t).Migrate(t.Context(), claimTarget(1, id), test.to)
+			if test.wantErr != "" {
+				equal(t, err.Error(), test.wantErr)
+				return
+			}
+			success(t, err)
+			equal(t, v.Type, test.to)
+			equal(t, len(memory.changes()), 1)
+		})
+	}
+}
+
 func TestHasType(t *testing.T) {
 	for volumeType, want := range map[string]bool{quickType: true, strings.ToUpper(quickID): true, unknownType: false} {
 		has, err := newMemoryCinder().term(t).HasType(t.Context(), volumeType)

@@ -100,3 +100,11 @@ func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64
 func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
 	return c.act(ctx, id, "os-retype", map[string]any{"new_type": volumeType, "migration_policy": "never"})
 }
+
+// MigrateVolume does the same, and lets Cinder copy a volume that is attached nowhere to
+// the storage of the new type if its present storage cannot have that. The volume keeps
+// its ID, but what is written to its metadata meanwhile may be lost (finish_volume_migration
+// in cinder/objects/volume.py).
+func (c actionClient) MigrateVolume(ctx context.Context, id, volumeType string) error {
+	return c.act(ctx, id, "os-retype", map[string]any{"new_type": volumeType, "migration_policy": "on-demand"})
+}

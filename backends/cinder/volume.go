@@ -2,6 +2,7 @@ package cinder
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder/jsonstream"
@@ -145,6 +146,7 @@ type volumeDocument struct {
 	Metadata     json.RawMessage   `json:"metadata"`
 	CreatedAt    jsonstream.Text   `json:"created_at"`
 	Attachments  json.RawMessage   `json:"attachments"`
+	Migration    jsonstream.Text   `json:"os-vol-mig-status-attr:migstat"`
 }
 
 // readVolume decodes a volume. odd means that a field that the program acts on has a
@@ -172,6 +174,11 @@ func readVolume(decode func(document any) error, keep func(key string) bool) (v 
 		Metadata:       metadata,
 		CreatedAt:      parseTime(d.CreatedAt.Value),
 		Attachments:    attachments,
+	}
+	if strings.HasPrefix(d.Migration.Value, "target:") {
+		// While Cinder migrates a volume, the copy that it makes has the same name and
+		// metadata, and administrators see it. It is Cinder's, not that of the claim.
+		v.Name, v.Metadata = "", map[string]string{}
 	}
 	odd = d.ID.Odd || d.Status.Odd || d.Size.Odd || d.Type.Odd || d.Encrypted.Odd || d.MultiAttach.Odd
 	if metadataErr != nil {

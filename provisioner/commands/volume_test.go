@@ -12,7 +12,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/rebind"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 )
 
@@ -61,10 +61,10 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	check(text.String())
 	check(warnings.String())
 
-	rebind := &rebindFlags{}
-	check(rebind.outcome(&move.Plan{Steps: []string{name}}))
-	check(rebind.failure(errors.New(name)).Error())
-	check(rebind.failure(&move.RefusedError{Problems: []string{name, "another"}}).Error())
+	flags := &rebindFlags{}
+	check(flags.outcome(&rebind.Plan{Steps: []string{name}}))
+	check(flags.failure(errors.New(name)).Error())
+	check(flags.failure(&rebind.RefusedError{Problems: []string{name, "another"}}).Error())
 }
 
 // TestNamesAreGivenAlone: kubectl's own forms, such as pvc/data, would be read as names.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/rebind"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
@@ -21,7 +21,7 @@ import (
 // rebindFlags are the flags of volume rebind.
 type rebindFlags struct {
 	VolumeOptions
-	request move.Request
+	request rebind.Request
 	to      string
 	timeout time.Duration
 	apply   bool
@@ -90,8 +90,8 @@ func (f *rebindFlags) read(command *cobra.Command) error {
 	if err := required(command, "policy", "to"); err != nil {
 		return err
 	}
-	namespace, claim, ok := strings.Cut(f.to, "/")
-	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(claim)) > 0 {
+	namespace, claim, ok := claimNamed(f.to)
+	if !ok {
 		return volumeUsage("--to must be the namespace and the name of a claim, such as team-a/data, not %q", f.to)
 	}
 	if f.timeout <= 0 {
@@ -102,6 +102,12 @@ func (f *rebindFlags) read(command *cobra.Command) error {
 	return nil
 }
 
+// claimNamed reads NAMESPACE/CLAIM.
+func claimNamed(text string) (namespace, claim string, ok bool) {
+	namespace, claim, ok = strings.Cut(text, "/")
+	return namespace, claim, ok && len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(claim)) == 0
+}
+
 func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	ctx, end := context.WithTimeout(ctx, f.timeout)
 	defer end()
@@ -110,20 +116,20 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 	}
-	mover := &move.Mover{
+	rebinder := &rebind.Rebinder{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
-		Volumes: func(name string) (move.Volumes, error) { return opened.lifecycle(name) },
+		Volumes: func(name string) (rebind.Volumes, error) { return opened.lifecycle(name) },
 		Nodes:   nodeuse.New(nodeuse.Options{Client: opened.client}),
 		Say:     func(what string) { fmt.Fprintln(stdout, statusreport.OneLine(what)) },
 		Pause:   rebindPause, Settle: rebindSettle,
 	}
-	plan, err := mover.Plan(ctx, f.request)
+	plan, err := rebinder.Plan(ctx, f.request)
 	if err == nil {
 		for _, warning := range plan.Warnings {
 			fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
 		}
 		if f.apply {
-			err = mover.Apply(ctx, plan)
+			err = rebinder.Apply(ctx, plan)
 		}
 	}
 	if err != nil {
@@ -136,7 +142,7 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 // failure says what prevents the rebind, each on a line of its own.
 func (f *rebindFlags) failure(err error) error {
 	problems := []string{err.Error()}
-	var refusal *move.RefusedError
+	var refusal *rebind.RefusedError
 	if errors.As(err, &refusal) {
 		problems = refusal.Problems
 	}
@@ -151,7 +157,7 @@ func (f *rebindFlags) failure(err error) error {
 }
 
 // outcome says what was or would be done.
-func (f *rebindFlags) outcome(plan *move.Plan) string {
+func (f *rebindFlags) outcome(plan *rebind.Plan) string {
 	switch {
 	case plan.Done:
 		return fmt.Sprintf("claim %s already has PersistentVolume %s; nothing to do", f.to, plan.PersistentVolume)

@@ -13,7 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
-// retypeFlags are the flags of volume retype.
+// retypeFlags are the flags of volume retype and volume move.
 type retypeFlags struct {
 	VolumeOptions
 	request retype.Request
@@ -73,6 +73,9 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 			fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
 		}
 		if f.apply {
+			if f.request.Migrate && !plan.Done {
+				fmt.Fprintf(stderr, "Cinder copies volume %s (%d GiB), which may take hours; if this command is interrupted, Cinder goes on\n", plan.Volume.ID, plan.Volume.SizeGiB)
+			}
 			_, err = retyper.Apply(ctx, plan)
 		}
 	}
@@ -92,6 +95,10 @@ func (f *retypeFlags) outcome(plan *retype.Plan) string {
 	case f.apply:
 		return fmt.Sprintf("%s now has type %q; it had %q", volume, plan.Type, plan.Volume.Type)
 	}
-	return fmt.Sprintf("nothing was changed; with --apply, the command would change the type of %s (%d GiB, %s) from %q to %q, without a migration",
-		volume, plan.Volume.SizeGiB, plan.Volume.Status, plan.Volume.Type, plan.Type)
+	how := ", without a migration"
+	if f.request.Migrate {
+		how = "; Cinder would copy it to another storage if its present one cannot have that type"
+	}
+	return fmt.Sprintf("nothing was changed; with --apply, the command would change the type of %s (%d GiB, %s) from %q to %q%s",
+		volume, plan.Volume.SizeGiB, plan.Volume.Status, plan.Volume.Type, plan.Type, how)
 }

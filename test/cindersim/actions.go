@@ -85,11 +85,11 @@ func (c *cloud) act(q *call, id, name string, now time.Time) (*reply, error) {
 	case "os-extend":
 		perform = func(v *volume) (*reply, error) { return c.extendVolume(q, v, parameters, now) }
 	case "os-retype":
-		kind, err := readRetype(parameters)
+		kind, mayMigrate, err := readRetype(parameters)
 		if err != nil {
 			return nil, err
 		}
-		perform = func(v *volume) (*reply, error) { return c.retypeVolume(q, v, kind, now) }
+		perform = func(v *volume) (*reply, error) { return c.retypeVolume(q, v, kind, mayMigrate, now) }
 	case "os-update_readonly_flag":
 		perform = func(v *volume) (*reply, error) { return updateReadonly(v, parameters, now) }
 	case "os-force_delete":

@@ -87,6 +87,8 @@ type volume struct {
 	backupID          string
 	groupID           string
 	serviceID         string
+	migration         string        // its state; empty if there was none
+	temporary         bool          // made for a migration, outside the quotas
 	attachments       []*attachment // all that are not detached, by id
 	snapshots         int
 	// The export's credentials survive the export.
@@ -324,7 +326,9 @@ func (c *cloud) insert(v *volume) {
 	v.index()
 	c.volumes[v.id] = v
 	c.order = slices.Insert(c.order, c.position(v), v)
-	c.charge(v.project, v.kind, 1, v.size)
+	if !v.temporary {
+		c.charge(v.project, v.kind, 1, v.size)
+	}
 }
 
 // destroy removes a volume and everything that belongs to it.
@@ -340,7 +344,9 @@ func (c *cloud) destroy(v *volume) {
 	for _, a := range v.attachments {
 		delete(c.attachments, a.id)
 	}
-	c.charge(v.project, v.kind, -1, -v.size)
+	if !v.temporary {
+		c.charge(v.project, v.kind, -1, -v.size)
+	}
 }
 
 // changed records the time of a volume's change.

@@ -158,6 +158,9 @@ func (c *cloud) parseList(q *call) (*listQuery, error) {
 		slices.Sort(rejected)
 		return nil, refuse(http.StatusBadRequest, "Invalid filters %s are found in query options.", strings.Join(rejected, ","))
 	}
+	if !q.admin {
+		list.filters = append(list.filters, func(v *volume) bool { return !strings.HasPrefix(v.migration, migrationTargetOf) })
+	}
 	if !q.admin || !allTenants {
 		project := q.project
 		list.filters = append(list.filters, func(v *volume) bool { return v.project == project })

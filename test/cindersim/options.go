@@ -60,6 +60,8 @@ type Options struct {
 	DeleteDelay time.Duration
 	// ExtendDelay is the time between an accepted os-extend and the new size.
 	ExtendDelay time.Duration
+	// MigrationDelay is the time that the copy of a volume to another storage takes.
+	MigrationDelay time.Duration
 	// SnapshotDelay is the time until a snapshot is available, and until it is
 	// gone; and of every step of a group or group snapshot.
 	SnapshotDelay time.Duration

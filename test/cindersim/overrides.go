@@ -99,29 +99,29 @@ func (c *cloud) resetStatus(v *volume, status, attachStatus string, now time.Tim
 	return accepted(), nil
 }
 
-// readRetype reads the name of the new type. The migration policy makes no
-// difference here: nothing is migrated.
-func readRetype(parameters map[string]any) (string, error) {
+// readRetype reads the name of the new type, and whether the volume may be migrated.
+func readRetype(parameters map[string]any) (name string, mayMigrate bool, err error) {
 	value, given := parameters["new_type"]
 	if !given {
-		return "", fields.Invalid("os-retype", parameters, "'new_type' is a required property")
+		return "", false, fields.Invalid("os-retype", parameters, "'new_type' is a required property")
 	}
 	name, isText := value.(string)
 	if !isText {
-		return "", fields.Invalid("new_type", value, "%s is not of type 'string'", python.Repr(value))
+		return "", false, fields.Invalid("new_type", value, "%s is not of type 'string'", python.Repr(value))
 	}
 	if policy, given := parameters["migration_policy"]; given && policy != nil {
-		if text, _ := policy.(string); !slices.Contains([]string{"on-demand", "never"}, text) {
-			return "", fields.Invalid("migration_policy", policy, "%s is not one of ['on-demand', 'never']", python.Repr(policy))
+		text, _ := policy.(string)
+		if mayMigrate = text == "on-demand"; !mayMigrate && text != "never" {
+			return "", false, fields.Invalid("migration_policy", policy, "%s is not one of ['on-demand', 'never']", python.Repr(policy))
 		}
 	}
-	return name, nil
+	return name, mayMigrate, nil
 }
 
-// retypeVolume changes a volume's type, as cinder/volume/api.py and the scheduler do
-// without a migration: the type must be one of the volume's storage backend.
-// Otherwise the volume ends as it was.
-func (c *cloud) retypeVolume(q *call, v *volume, name string, now time.Time) (*reply, error) {
+// retypeVolume changes a volume's type, as cinder/volume/api.py and the scheduler do. If
+// the type is not one of the volume's storage backend, the volume is migrated if it may be
+// and can be; otherwise it ends as it was.
+func (c *cloud) retypeVolume(q *call, v *volume, name string, mayMigrate bool, now time.Time) (*reply, error) {
 	kind := c.typeIndex[name]
 	if kind == nil {
 		return nil, refuse(http.StatusNotFound, "Volume type with name %s could not be found.", name)
@@ -143,6 +143,10 @@ func (c *cloud) retypeVolume(q *call, v *volume, name string, now time.Time) (*r
 	broken := q.broken
 	c.laterService(now, c.options.ExtendDelay, func(now time.Time) {
 		if v.gone || v.status != statusRetyping {
+			return
+		}
+		if mayMigrate && !sameBackend(v.kind, kind) && len(v.attachments) == 0 && v.snapshots == 0 && v.size <= kind.CapacityGiB {
+			c.migrate(v, kind, now, broken)
 			return
 		}
 		v.status = v.previousStatus

@@ -98,7 +98,7 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 	out = appendName(out, "attachments")
 	out = append(v.appendAttachments(append(out, '['), q.admin), ']', ',')
 	if q.admin {
-		out = appendRaw(out, "migration_status", "null")
+		out = appendOptional(out, "migration_status", v.migration)
 	}
 	if q.minor >= minorGroupID {
 		out = appendOptional(out, "group_id", v.groupID)
@@ -125,13 +125,13 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 		out = appendField(out, "volume_type_id", v.kind.ID)
 	}
 	if q.minor >= minorConsumesQuota {
-		out = appendRaw(out, "consumes_quota", "true")
+		out = appendRaw(out, "consumes_quota", strconv.FormatBool(!v.temporary))
 	}
 	if stored {
 		out = appendField(out, "os-vol-tenant-attr:tenant_id", v.project)
 	}
 	if stored && q.admin {
-		out = appendRaw(out, "os-vol-mig-status-attr:migstat", "null")
+		out = appendOptional(out, "os-vol-mig-status-attr:migstat", v.migration)
 		out = appendRaw(out, "os-vol-mig-status-attr:name_id", "null")
 		out = appendOptional(out, "os-vol-host-attr:host", v.host)
 	}

@@ -21,6 +21,61 @@ func retypeCases() []testCase {
 				t.Errorf("the type is %v", kind)
 			}
 		}},
+		{"retype: to a type of another storage, with a migration", both, func(t *testing.T, target Target) {
+			other := needType(t, target.Types.Multipath, "CONTRACT_TYPE_ISCSI_MULTIPATH")
+			c := target.client()
+			id := available(t, target, object{"metadata": object{"of": "before"}})
+			name := show(t, c, id)["name"].(string)
+			act(t, c, id, "os-retype", object{"new_type": other, "migration_policy": "on-demand"}).wantEmpty(t, http.StatusAccepted)
+			if !target.noauth() {
+				// The copy is the administrators' alone.
+				eventually(t, target, "waiting for the new type", func() (string, bool) {
+					if all := listed(t, c, "/volumes/detail?name="+name); len(all) != 1 && all[0]["status"] != "deleting" && all[1]["status"] != "deleting" {
+						t.Fatalf("a member sees %v", all)
+					}
+					got := status(t, c, id)
+					return got, got == "available"
+				})
+			} else {
+				var copied map[string]any
+				eventually(t, target, "waiting for the copy", func() (string, bool) {
+					for _, v := range listed(t, c, "/volumes/detail?name="+name) {
+						if v["id"] != id && v["status"] == "available" {
+							copied = v
+						}
+					}
+					return "there is none", copied != nil
+				})
+				if copied["os-vol-mig-status-attr:migstat"] != "target:"+id || copied["volume_type"] != other || !same(copied["metadata"], map[string]any{"of": "before"}) {
+					t.Errorf("the copy is %v", copied)
+				}
+				if got := show(t, c, id); got["status"] != "retyping" || got["os-vol-mig-status-attr:migstat"] != "migrating" {
+					t.Errorf("meanwhile the volume is %v", got)
+				}
+				c.call(t, "DELETE", "/volumes/"+copied["id"].(string), nil).want(t, http.StatusBadRequest)
+				c.call(t, "POST", "/volumes/"+id+"/metadata", object{"metadata": object{"of": "meanwhile"}}).want(t, http.StatusOK)
+				waitStatus(t, target, c, id, "available")
+				waitGone(t, target, c, "/volumes/"+copied["id"].(string))
+			}
+			v := show(t, c, id)
+			if v["volume_type"] != other || !same(v["metadata"], map[string]any{"of": "before"}) {
+				t.Errorf("the volume is %v", v)
+			}
+			// What it has now can be connected.
+			reserve(t, c, id)
+			initialize(t, c, id, connector("node1", nil))
+		}},
+		{"retype: a volume with snapshots is not migrated", both, func(t *testing.T, target Target) {
+			other := needType(t, target.Types.Multipath, "CONTRACT_TYPE_ISCSI_MULTIPATH")
+			c := target.client()
+			id := available(t, target, nil)
+			snapshotOf(t, target, id, nil)
+			act(t, c, id, "os-retype", object{"new_type": other, "migration_policy": "on-demand"}).wantEmpty(t, http.StatusAccepted)
+			waitStatus(t, target, c, id, "available")
+			if kind := show(t, c, id)["volume_type"]; kind != target.Types.ISCSI {
+				t.Errorf("the type is %v", kind)
+			}
+		}},
 		{"retype: what is refused", both, func(t *testing.T, target Target) {
 			c := target.client()
 			id := available(t, target, nil)

@@ -167,7 +167,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 			drivers.VolumeType{Name: "luks", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256}},
 			drivers.VolumeType{Name: "luks-barbican", Backend: "iscsi", RequiresInitiator: true, Encryption: &drivers.Encryption{Provider: "luks", Cipher: "aes-xts-plain64", KeyBits: 256, KeyManager: true}}),
 		PlacementDelay: time.Millisecond, CreateDelay: 5 * time.Millisecond, DeleteDelay: 5 * time.Millisecond,
-		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, BackupDelay: 5 * time.Millisecond, Lag: lag,
+		ExtendDelay: 5 * time.Millisecond, SnapshotDelay: 5 * time.Millisecond, BackupDelay: 5 * time.Millisecond, MigrationDelay: 500 * time.Millisecond, Lag: lag,
 	})
 	if err != nil {
 		t.Fatal(err)

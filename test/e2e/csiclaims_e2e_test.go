@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +38,8 @@ tenants:
   - name: team-c
     namespaces: [team-c]
     classes:
-      - {storageClasses: [files], backends: [lab], mode: csi, volumeType: %s, volumeTypes: [other], fsType: ext4}
+      - {storageClasses: [files], backends: [lab], mode: csi, volumeType: %s, volumeTypes: [other], fsType: ext4, backups: true}
+      - {storageClasses: [movable], backends: [lab], mode: csi, fsType: ext4}
       - {storageClasses: [native], backends: [lab], volumeType: %s, fsType: ext4}
 `, env.Noauth.Endpoint, env.Noauth.User, csiProject, sharedInitiator, env.Types.ISCSI, env.Types.ISCSI)
 }
@@ -52,7 +55,7 @@ func TestClaimsInModeCSI(t *testing.T) {
 	defer cancel()
 	env, err := rig.Load(rig.EnvFile())
 	must(t, err)
-	c := startCSIWith(ctx, t, harness.SuiteOptions{Resizer: true, Snapshots: true, Snapshotter: true}, "", csiFeaturesPolicy(env), "files", "native")
+	c := startCSIWith(ctx, t, harness.SuiteOptions{Resizer: true, Snapshots: true, Snapshotter: true}, "", csiFeaturesPolicy(env), "files", "movable", "native")
 	must(t, c.InstallSnapshots(ctx))
 	for _, start := range []func(string) (*harness.Sidecar, error){c.Resizer(ctx, csiProvisioner), c.Snapshotter(ctx, csiProvisioner)} {
 		sidecar, err := start(c.socket)
@@ -71,7 +74,6 @@ func TestClaimsInModeCSI(t *testing.T) {
 	source := c.claim(ctx, t, "data", "files")
 	v := c.attach(ctx, t, source, n)
 	n.mount(ctx, t, v)
-	n.run(ctx, t, "echo before > "+podPath(v)+"/moment; sync")
 	n.write(ctx, t, v)
 
 	t.Run("grows", func(t *testing.T) {
@@ -91,42 +93,8 @@ func TestClaimsInModeCSI(t *testing.T) {
 		n.has(ctx, t, v, 2)
 	})
 
-	t.Run("is snapshotted and restored", func(t *testing.T) {
-		snapshots, err := snapshotclient.NewForConfig(c.Config)
-		must(t, err)
-		_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-			ObjectMeta: metav1.ObjectMeta{Name: "files"}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-		}, metav1.CreateOptions{})
-		must(t, err)
-		_, err = snapshots.SnapshotV1().VolumeSnapshots("team-c").Create(ctx, &snapshotv1.VolumeSnapshot{
-			ObjectMeta: metav1.ObjectMeta{Name: "data"},
-			Spec: snapshotv1.VolumeSnapshotSpec{
-				VolumeSnapshotClassName: new("files"), Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: new("data")},
-			},
-		}, metav1.CreateOptions{})
-		must(t, err)
-		must(t, harness.Eventually(ctx, func() (string, error) {
-			taken, err := snapshots.SnapshotV1().VolumeSnapshots("team-c").Get(ctx, "data", metav1.GetOptions{})
-			if err != nil || taken.Status != nil && taken.Status.ReadyToUse != nil && *taken.Status.ReadyToUse {
-				return "", err
-			}
-			return fmt.Sprintf("the snapshot is not ready: %+v", taken.Status), nil
-		}))
-		n.run(ctx, t, "echo after > "+podPath(v)+"/moment; sync")
-		group := snapshotv1.GroupName
-		restored := c.bound(ctx, t, harness.Claim("team-c", "restored", "files", "3Gi", func(claim *corev1.PersistentVolumeClaim) {
-			claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "data"}
-		}))
-		c.uses(ctx, t, restored, n, "before\n", 3)
-		must(t, snapshots.SnapshotV1().VolumeSnapshots("team-c").Delete(ctx, "data", metav1.DeleteOptions{}))
-		must(t, harness.Eventually(ctx, func() (string, error) {
-			contents, err := snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
-			if err != nil || len(contents.Items) == 0 {
-				return "", err
-			}
-			return fmt.Sprintf("the snapshot is still there: %+v", contents.Items[0].Status), nil
-		}))
-	})
+	t.Run("is snapshotted and restored", func(t *testing.T) { c.restores(ctx, t, n, v, "snapshot", nil) })
+	t.Run("is backed up and restored", func(t *testing.T) { c.restores(ctx, t, n, v, "backup", map[string]string{"type": "backup"}) })
 
 	t.Run("is cloned", func(t *testing.T) {
 		clone := c.bound(ctx, t, harness.Claim("team-c", "clone", "files", "2Gi", cloneOf("data")))
@@ -167,6 +135,23 @@ func TestClaimsInModeCSI(t *testing.T) {
 	n.unmount(ctx, t, v)
 	c.detach(ctx, t, source, n)
 
+	t.Run("moves to another storage", func(t *testing.T) {
+		movable := c.bound(ctx, t, harness.Claim("team-c", "movable", "movable", "2Gi", cloneOf("data")))
+		c.uses(ctx, t, movable, n, "after\n", 2)
+		dir := t.TempDir()
+		policy := filepath.Join(dir, "policy.yaml")
+		must(t, os.WriteFile(policy, []byte(c.policy), 0o600))
+		kubeconfig, err := c.Administrator(dir, "", nil)
+		must(t, err)
+		code, output, err := c.Run(ctx, "volume", "move", "team-c/movable", "--to", env.Types.ISCSIMultipath, "--policy", policy, "--kubeconfig", kubeconfig,
+			"--provisioner-name", csiProvisioner, "--apply")
+		must(t, err)
+		if code != 0 || !strings.Contains(output, fmt.Sprintf("now has type %q", env.Types.ISCSIMultipath)) {
+			t.Fatalf("exit code %d: %s", code, output)
+		}
+		c.uses(ctx, t, movable, n, "after\n", 2)
+	})
+
 	t.Run("moves from native to csi", func(t *testing.T) {
 		native := c.bound(ctx, t, harness.Claim("team-c", "native", "native", "1Gi", nil))
 		uuid := c.fillNative(ctx, t, native, n, "written to a native volume\n")
@@ -184,12 +169,54 @@ func TestClaimsInModeCSI(t *testing.T) {
 
 	must(t, c.DeleteClaims(ctx, "team-c"))
 	must(t, c.WaitForNoPersistentVolumes(ctx, csiProvisioner))
-	var left struct{ Volumes, Snapshots []volume }
-	must(t, askProject(ctx, env, fmt.Sprintf("%032x", csiProject), "/volumes/detail", &left))
-	must(t, askProject(ctx, env, fmt.Sprintf("%032x", csiProject), "/snapshots", &left))
-	if len(left.Volumes)+len(left.Snapshots) > 0 {
+	var left struct{ Volumes, Snapshots, Backups []volume }
+	for _, collection := range []string{"/volumes/detail", "/snapshots", "/backups"} {
+		must(t, askProject(ctx, env, fmt.Sprintf("%032x", csiProject), collection, &left))
+	}
+	if len(left.Volumes)+len(left.Snapshots)+len(left.Backups) > 0 {
 		t.Errorf("left at Cinder: %+v", left)
 	}
+}
+
+// restores has a snapshot taken of the claim "data", whose volume a node uses, by a class of
+// these parameters, restores it beside the volume, and removes the snapshot.
+func (c csiCluster) restores(ctx context.Context, t *testing.T, n *csiNode, v csiVolume, name string, parameters map[string]string) {
+	t.Helper()
+	snapshots, err := snapshotclient.NewForConfig(c.Config)
+	must(t, err)
+	_, err = snapshots.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: wire.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: parameters,
+	}, metav1.CreateOptions{})
+	must(t, err)
+	n.run(ctx, t, "echo before > "+podPath(v)+"/moment; sync")
+	_, err = snapshots.SnapshotV1().VolumeSnapshots("team-c").Create(ctx, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: snapshotv1.VolumeSnapshotSpec{
+			VolumeSnapshotClassName: &name, Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: new("data")},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		taken, err := snapshots.SnapshotV1().VolumeSnapshots("team-c").Get(ctx, name, metav1.GetOptions{})
+		if err != nil || taken.Status != nil && taken.Status.ReadyToUse != nil && *taken.Status.ReadyToUse {
+			return "", err
+		}
+		return fmt.Sprintf("the snapshot is not ready: %+v", taken.Status), nil
+	}))
+	n.run(ctx, t, "echo after > "+podPath(v)+"/moment; sync")
+	group := snapshotv1.GroupName
+	restored := c.bound(ctx, t, harness.Claim("team-c", "restored-from-"+name, "files", "3Gi", func(claim *corev1.PersistentVolumeClaim) {
+		claim.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: name}
+	}))
+	c.uses(ctx, t, restored, n, "before\n", 3)
+	must(t, snapshots.SnapshotV1().VolumeSnapshots("team-c").Delete(ctx, name, metav1.DeleteOptions{}))
+	must(t, harness.Eventually(ctx, func() (string, error) {
+		contents, err := snapshots.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
+		if err != nil || len(contents.Items) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("the snapshot is still there: %+v", contents.Items[0].Status), nil
+	}))
 }
 
 func cloneOf(claim string) func(*corev1.PersistentVolumeClaim) {

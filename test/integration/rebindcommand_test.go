@@ -18,7 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/rebind"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
@@ -43,7 +43,7 @@ func (w *world) rebound(pvName, namespace, name, tenant string, reclaim corev1.P
 		w.Errorf("claim %s is %s, PersistentVolume %s is %s for %+v", claim.Name, claim.Status.Phase, pv.Name, pv.Status.Phase, pv.Spec.ClaimRef)
 	}
 	if pv.Annotations[annotation("rebound-to")] != string(claim.UID) || pv.Annotations[annotation("tenant")] != tenant ||
-		pv.Spec.PersistentVolumeReclaimPolicy != reclaim || pv.Annotations[move.AnnotationReclaimPolicy] != "" {
+		pv.Spec.PersistentVolumeReclaimPolicy != reclaim || pv.Annotations[rebind.AnnotationReclaimPolicy] != "" {
 		w.Errorf("PersistentVolume %s has the policy %s and %v", pv.Name, pv.Spec.PersistentVolumeReclaimPolicy, pv.Annotations)
 	}
 	v, _ := w.sim.Volume(pv.Annotations[annotation("volume-id")])
@@ -112,7 +112,7 @@ func (w *world) stillHas(pvName string, claim *corev1.PersistentVolumeClaim) {
 	w.Helper()
 	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, pvName, metav1.GetOptions{})
 	w.must(err)
-	if pv.Spec.ClaimRef.UID != claim.UID || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || pv.Annotations[move.AnnotationReclaimPolicy] != "" {
+	if pv.Spec.ClaimRef.UID != claim.UID || pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || pv.Annotations[rebind.AnnotationReclaimPolicy] != "" {
 		w.Errorf("the PersistentVolume is %+v", pv)
 	}
 }
@@ -159,7 +159,7 @@ func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // rebindOnce runs the command in this process. Its transport may wrap the real one.
-func (w *world) rebindOnce(ctx context.Context, request move.Request, wrap func(http.RoundTripper) http.RoundTripper) error {
+func (w *world) rebindOnce(ctx context.Context, request rebind.Request, wrap func(http.RoundTripper) http.RoundTripper) error {
 	config := rest.CopyConfig(suite.Config)
 	config.Wrap(wrap)
 	client, err := kubernetes.NewForConfig(config)
@@ -170,9 +170,9 @@ func (w *world) rebindOnce(ctx context.Context, request move.Request, wrap func(
 	if err != nil {
 		return err
 	}
-	m := &move.Mover{
+	m := &rebind.Rebinder{
 		Client: client, Policy: loaded, ProvisionerName: w.provisioner, Cluster: loaded.ClusterID,
-		Volumes: func(string) (move.Volumes, error) { return simulated{w.sim}, nil },
+		Volumes: func(string) (rebind.Volumes, error) { return simulated{w.sim}, nil },
 		Nodes:   nodeuse.New(nodeuse.Options{Client: client}),
 		Say:     func(string) {},
 		Pause:   200 * time.Millisecond, Settle: 2 * time.Second,
@@ -217,7 +217,7 @@ func TestRebindThatIsKilledAtAnyRequestContinues(t *testing.T) {
 	var group sync.WaitGroup
 	for _, a := range attempts {
 		group.Go(func() {
-			request := move.Request{PersistentVolume: a.pv, Namespace: "rebindkill-b", Claim: a.name, DeleteClaim: true}
+			request := rebind.Request{PersistentVolume: a.pv, Namespace: "rebindkill-b", Claim: a.name, DeleteClaim: true}
 			ctx, die := context.WithCancel(w.ctx)
 			defer die()
 			err := w.rebindOnce(ctx, request, func(to http.RoundTripper) http.RoundTripper {

@@ -18,6 +18,13 @@ import (
 // stepRetype asks Cinder for another volume type.
 const stepRetype = "cinder POST volumes/ID/action os-retype"
 
+// retyping is a command that changes the type of a volume, to and fro.
+type retyping struct {
+	types     []string
+	csi       bool
+	arguments func(claim *corev1.PersistentVolumeClaim, to string) []string
+}
+
 // TestCrashMatrixOfRetypes kills the command at every request to Cinder, before it has
 // an effect and after, or loses request or answer, while a leader is at work. The same
 // command, run again, ends with the volume in use as before, under the new type. At
@@ -27,11 +34,32 @@ const stepRetype = "cinder POST volumes/ID/action os-retype"
 func TestCrashMatrixOfRetypes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
 	defer cancel()
-	types := []string{"iscsi", "other"}
-	s := openSite(ctx, t, "retypecrash", siteOptions{cinder: cindersim.Options{
-		ExtendDelay: 100 * time.Millisecond,
-		Types:       append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: types[1], Backend: "iscsi", RequiresInitiator: true}),
+	crashRetypes(ctx, t, "retypecrash", retyping{types: []string{"iscsi", "other"}, arguments: func(claim *corev1.PersistentVolumeClaim, to string) []string {
+		return []string{"retype", "--namespace", claim.Namespace, "--claim", claim.Name, "--type", to}
 	}})
+}
+
+// TestCrashMatrixOfMoves does the same while Cinder copies the volume to another storage.
+//
+//tier:matrix
+func TestCrashMatrixOfMoves(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), matrixTime)
+	defer cancel()
+	crashRetypes(ctx, t, "movecrash", retyping{types: []string{"iscsi", "iscsi-mp"}, csi: true, arguments: func(claim *corev1.PersistentVolumeClaim, to string) []string {
+		return []string{"move", claim.Namespace + "/" + claim.Name, "--to", to}
+	}})
+}
+
+func crashRetypes(ctx context.Context, t *testing.T, name string, way retyping) {
+	t.Helper()
+	options := siteOptions{csi: way.csi, cinder: cindersim.Options{
+		ExtendDelay: 100 * time.Millisecond, MigrationDelay: 100 * time.Millisecond,
+		Types: append(drivers.DefaultVolumeTypes(), drivers.VolumeType{Name: "other", Backend: "iscsi", RequiresInitiator: true}),
+	}}
+	if way.csi {
+		options.workflow = "attachment"
+	}
+	s := openSite(ctx, t, name, options)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -44,29 +72,30 @@ func TestCrashMatrixOfRetypes(t *testing.T) {
 	must(s.served(ctx, claim))
 
 	dir := t.TempDir()
-	must(s.retype(ctx, dir, claim, types[1], step{}, mishap{}))
+	must(s.retype(ctx, dir, claim, way, step{}, mishap{}))
 	crashTable{
 		site: s, steps: s.steps(), mishaps: importMishaps, must: []string{stepRetype}, mayMiss: step.reads, // polls vary
 		fits: func(_ mishap, at step) bool { return strings.HasPrefix(at.what, "cinder ") },
 		run: func(at step, m mishap) error {
-			slices.Reverse(types)
-			return s.retype(ctx, dir, claim, types[1], at, m)
+			slices.Reverse(way.types)
+			return s.retype(ctx, dir, claim, way, at, m)
 		},
 	}.runAll(t)
 	must(s.deleteClaim(ctx, "data"))
 	must(s.gone(ctx))
 }
 
-// retype changes the type of the claim's volume while a mishap befalls a step, and
+// retype gives the claim's volume the second type while a mishap befalls a step, and
 // again.
-func (s *site) retype(ctx context.Context, dir string, claim *corev1.PersistentVolumeClaim, kind string, at step, m mishap) error {
+func (s *site) retype(ctx context.Context, dir string, claim *corev1.PersistentVolumeClaim, way retyping, at step, m mishap) error {
 	ctx, cancel := context.WithTimeout(ctx, caseTime)
 	defer cancel()
-	arguments := []string{"--namespace", s.namespace, "--claim", claim.Name, "--type", kind, "--apply"}
+	kind := way.types[1]
+	arguments := append(way.arguments(claim, kind), "--apply")
 	s.begin()
 	var missed error
 	if at != (step{}) {
-		operator, command, err := s.volumeCommand(ctx, dir, "retype", arguments...)
+		operator, command, err := s.volumeCommand(ctx, dir, arguments[0], arguments[1:]...)
 		if err != nil {
 			return err
 		}
@@ -74,7 +103,7 @@ func (s *site) retype(ctx context.Context, dir string, claim *corev1.PersistentV
 			return missed
 		}
 	}
-	_, command, err := s.volumeCommand(ctx, dir, "retype", arguments...)
+	_, command, err := s.volumeCommand(ctx, dir, arguments[0], arguments[1:]...)
 	if err != nil {
 		return err
 	}

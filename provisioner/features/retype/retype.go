@@ -24,6 +24,8 @@ type Volumes interface {
 	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 	HasType(ctx context.Context, volumeType string) (bool, error)
 	Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
+	Migrate(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
+	SnapshotsOf(ctx context.Context, volumeID string) ([]string, error)
 }
 
 // Retyper changes the types of volumes.
@@ -41,6 +43,9 @@ type Request struct {
 	Namespace, Claim string
 	// Type is the name of the new type.
 	Type string
+	// Migrate lets Cinder copy the volume to another storage, which only a volume of mode
+	// csi that is attached nowhere survives.
+	Migrate bool
 
 	// byClass means that a VolumeAttributesClass asks for it, and any tenant may name
 	// one.
@@ -59,6 +64,7 @@ type Plan struct {
 
 	volumes Volumes
 	target  backends.Target
+	migrate bool
 }
 
 // Plan finds the claim's volume and checks everything that can be checked without a
@@ -88,7 +94,10 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		// property.
 		return nil, refuse("claim %s has the access mode ReadOnlyMany, for which its volume needs its current type", name)
 	}
-	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target()}
+	if request.Migrate && !origin.CSI {
+		return nil, refuse("PersistentVolume %s is native, so it records for good how its present storage is reached; move the claim to mode csi first", pv.Name)
+	}
+	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target(), migrate: request.Migrate}
 	plan.target.Permit = r.stillBound(pv, claim)
 	if err := r.decide(ctx, plan, claim, origin, request.byClass); err != nil {
 		return nil, err
@@ -108,6 +117,8 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		plan.Done = true
 	case v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse && v.Status != cinder.StatusRetyping:
 		return nil, &refusal{cinder.KindConflict, fmt.Sprintf("volume %s is %s; only an available volume, or one in use, can get another type", v.ID, v.Status)}
+	case request.Migrate && v.Status == cinder.StatusInUse:
+		return nil, &refusal{cinder.KindConflict, fmt.Sprintf("volume %s is in use, and Cinder cannot copy it then; stop the pods that use claim %s, and wait until it is available", v.ID, name)}
 	case !request.byClass: // which is changed at once, and then Cinder knows
 		switch has, err := plan.volumes.HasType(ctx, request.Type); {
 		case err != nil:
@@ -116,7 +127,22 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 			return nil, refuse("backend %s: there is no volume type %q, or the project may not use it", origin.Backend, request.Type)
 		}
 	}
+	if request.Migrate && !plan.Done {
+		return plan, plan.mustHaveNoSnapshots(ctx)
+	}
 	return plan, nil
+}
+
+// mustHaveNoSnapshots refuses a volume that Cinder would not copy.
+func (p *Plan) mustHaveNoSnapshots(ctx context.Context) error {
+	snapshots, err := p.volumes.SnapshotsOf(ctx, p.Volume.ID)
+	switch {
+	case err != nil:
+		p.Warnings = append(p.Warnings, fmt.Sprintf("whether the volume has snapshots, with which Cinder copies none, cannot be read: %s", err))
+	case len(snapshots) > 0:
+		return refuse("volume %s has snapshots, such as %s, and Cinder copies no volume with snapshots; delete their VolumeSnapshots first", p.Volume.ID, snapshots[0])
+	}
+	return nil
 }
 
 // volumeOf returns the claim's PersistentVolume and what it records.
@@ -188,6 +214,9 @@ func (r *Retyper) stillBound(pv *corev1.PersistentVolume, claim *corev1.Persiste
 func (r *Retyper) Apply(ctx context.Context, plan *Plan) (cinder.Volume, error) {
 	if plan.Done {
 		return plan.Volume, nil
+	}
+	if plan.migrate {
+		return plan.volumes.Migrate(ctx, plan.target, plan.Type)
 	}
 	return plan.volumes.Retype(ctx, plan.target, plan.Type)
 }

@@ -41,6 +41,10 @@ type oneVolume struct {
 	// before runs before the permit is asked.
 	before   func()
 	requests int
+	migrated bool
+
+	snapshots    []string
+	snapshotsErr error
 }
 
 func (o *oneVolume) Look(context.Context, backends.Target) (cinder.Volume, cinder.Place, error) {
@@ -52,6 +56,16 @@ func (o *oneVolume) HasType(_ context.Context, volumeType string) (bool, error) 
 		return false, errors.New("forbidden")
 	}
 	return volumeType == "ssd", nil
+}
+
+func (o *oneVolume) Migrate(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
+	v, err := o.Retype(ctx, target, volumeType)
+	o.migrated = err == nil
+	return v, err
+}
+
+func (o *oneVolume) SnapshotsOf(context.Context, string) ([]string, error) {
+	return o.snapshots, o.snapshotsErr
 }
 
 func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
@@ -71,6 +85,9 @@ type fixture struct {
 	pv     *corev1.PersistentVolume
 	class  *storagev1.StorageClass
 	volume cinder.Volume
+
+	snapshots    []string
+	snapshotsErr error
 }
 
 func newFixture() *fixture {
@@ -101,7 +118,7 @@ func (f *fixture) retyper(t *testing.T) (*Retyper, *oneVolume) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := &oneVolume{volume: f.volume}
+	one := &oneVolume{volume: f.volume, snapshots: f.snapshots, snapshotsErr: f.snapshotsErr}
 	return &Retyper{
 		Client: fake.NewClientset(f.claim, f.pv, f.class, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}),
 		Policy: p, ProvisionerName: "test", Cluster: "cluster-1",
@@ -190,6 +207,55 @@ func TestVolumeThatIsReleasedMeanwhileKeepsItsType(t *testing.T) {
 	}
 	if _, err := r.Apply(t.Context(), plan); err == nil || err.Error() != "PersistentVolume pvc-c1 was deleted or bound to another claim in the meantime" || one.requests != 0 {
 		t.Errorf("error %v, %d requests", err, one.requests)
+	}
+}
+
+// TestWhichVolumesMove: Cinder copies volumes that are attached nowhere, and a native
+// PersistentVolume cannot follow them.
+func TestWhichVolumesMove(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*fixture)
+		done    bool
+		warning string
+		refused string
+	}{
+		"attached nowhere": {},
+		"being moved":      {change: func(f *fixture) { f.volume.Status = cinder.StatusRetyping }},
+		"moved":            {change: func(f *fixture) { f.volume.Type, f.snapshots = "ssd", []string{"s1"} }, done: true},
+		"in use": {change: func(f *fixture) { f.volume.Status = cinder.StatusInUse },
+			refused: "volume volume-1 is in use, and Cinder cannot copy it then; stop the pods that use claim team-a/data, and wait until it is available"},
+		"native": {change: func(f *fixture) { f.pv.Spec.CSI = nil },
+			refused: "PersistentVolume pvc-c1 is native, so it records for good how its present storage is reached; move the claim to mode csi first"},
+		"with snapshots": {change: func(f *fixture) { f.snapshots = []string{"s1", "s2"} },
+			refused: "volume volume-1 has snapshots, such as s1, and Cinder copies no volume with snapshots; delete their VolumeSnapshots first"},
+		"with unknown snapshots": {change: func(f *fixture) { f.snapshotsErr = errors.New("forbidden") },
+			warning: "whether the volume has snapshots, with which Cinder copies none, cannot be read: forbidden"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture()
+			f.volume.Status = cinder.StatusAvailable
+			f.pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-1"}
+			if test.change != nil {
+				test.change(f)
+			}
+			r, one := f.retyper(t)
+			plan, err := r.Plan(t.Context(), Request{Namespace: "team-a", Claim: "data", Type: "ssd", Migrate: true})
+			if test.refused != "" {
+				if err == nil || err.Error() != test.refused {
+					t.Errorf("error %v, want %s", err, test.refused)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plan.Done != test.done || strings.Join(plan.Warnings, "") != test.warning {
+				t.Errorf("plan %+v", plan)
+			}
+			if v, err := r.Apply(t.Context(), plan); err != nil || v.Type != "ssd" || one.migrated == test.done {
+				t.Errorf("volume %+v, migrated %t, error %v", v, one.migrated, err)
+			}
+		})
 	}
 }
 

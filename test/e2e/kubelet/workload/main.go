@@ -1,8 +1,9 @@
 // Command workload is what the pods of the tests run. It writes numbered records
 // with checksums to a volume, each flushed before the next, after it has verified all
 // that are there, and reports how far it is and how large the volume is. It keeps a text
-// there, too, if it is given one, and reports the text that is there. It also measures how
-// fast a volume is without caches.
+// there, too, if it is given one, and reports the text that is there. It writes each record
+// to two volumes, one after the other, as programs do whose data depend on each other. It
+// also measures how fast a volume is without caches.
 package main
 
 import (
@@ -45,6 +46,8 @@ func run(ctx context.Context, arguments []string) error {
 			return err
 		}
 		return write(ctx, arguments[1])
+	case len(arguments) == 3 && arguments[0] == "pair":
+		return pair(ctx, arguments[1], arguments[2])
 	case len(arguments) == 3 && arguments[0] == "measure":
 		length, err := time.ParseDuration(arguments[2])
 		if err != nil {
@@ -56,7 +59,7 @@ func run(ctx context.Context, arguments []string) error {
 		<-ctx.Done()
 		return nil
 	}
-	return errors.New("usage: workload pause | workload measure DIRECTORY DURATION | workload write DIRECTORY-OR-DEVICE | workload write DIRECTORY TEXT")
+	return errors.New("usage: workload pause | workload measure DIRECTORY DURATION | workload write DIRECTORY-OR-DEVICE | workload write DIRECTORY TEXT | workload pair FIRST SECOND")
 }
 
 const (
@@ -130,6 +133,43 @@ func write(ctx context.Context, path string) error {
 		time.Sleep(pause)
 	}
 	fmt.Printf("ended %d\n", last)
+	return nil
+}
+
+// pair writes each record to the first directory, and then to the second, and reports the
+// longest that a record took.
+func pair(ctx context.Context, directories ...string) error {
+	var files []*os.File
+	for _, directory := range directories {
+		file, err := os.OpenFile(filepath.Join(directory, "records"), os.O_RDWR|os.O_CREATE, 0o660)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
+	last, err := verify(files[0])
+	if err != nil {
+		return err
+	}
+	var told time.Time
+	var longest time.Duration
+	for ctx.Err() == nil {
+		began, next := time.Now(), record(last+1)
+		for _, file := range files {
+			if _, err := file.WriteAt(next, last*recordSize); err != nil {
+				return err
+			}
+			if err := file.Sync(); err != nil {
+				return err
+			}
+		}
+		last, longest = last+1, max(longest, time.Since(began))
+		if time.Since(told) > report {
+			fmt.Printf("wrote %d of both, each within %d ms\n", last, longest.Milliseconds())
+			told, longest = time.Now(), 0
+		}
+	}
 	return nil
 }
 

@@ -200,6 +200,10 @@ class FileVolumeDriver(driver.VolumeDriver):
         The answer tells the volume manager whether other attachments still
         need the export.
         """
+        if (connector or {}).get('host') == socket.gethostname():
+            # The backup service opens for writing what it restores, which
+            # empties a file; a device would stay as large as it is.
+            self._truncate(self.local_path(volume), volume['size'])
         self.target_driver.terminate_connection(volume, connector, **kwargs)
         return len(volume.volume_attachment) > 1
 

@@ -1,4 +1,4 @@
-package move
+package rebind
 
 import (
 	"cmp"
@@ -138,7 +138,7 @@ func (f *fixture) Look(context.Context, backends.Target) (cinder.Volume, cinder.
 }
 
 // mover starts the cluster.
-func (f *fixture) mover() *Mover {
+func (f *fixture) mover() *Rebinder {
 	f.Helper()
 	p, err := policy.Parse([]byte(testPolicy), "policy.yaml", nil)
 	if err != nil {
@@ -184,8 +184,8 @@ func (f *fixture) mover() *Mover {
 	return f.newMover(p)
 }
 
-func (f *fixture) newMover(p *policy.Policy) *Mover {
-	return &Mover{
+func (f *fixture) newMover(p *policy.Policy) *Rebinder {
+	return &Rebinder{
 		Client: f.client, Policy: p, ProvisionerName: "test", Cluster: "cluster-1",
 		Volumes: func(backend string) (Volumes, error) {
 			if backend != "gold" {

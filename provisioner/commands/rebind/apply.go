@@ -1,4 +1,4 @@
-package move
+package rebind
 
 import (
 	"cmp"
@@ -20,38 +20,38 @@ import (
 
 // Apply carries out a plan, and waits for what Kubernetes and the leader do. It may be
 // interrupted anywhere; a new plan continues from what was done.
-func (m *Mover) Apply(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) Apply(ctx context.Context, plan *Plan) error {
 	if plan.Done {
 		return nil
 	}
 	if !plan.moved {
-		if err := m.bind(ctx, plan); err != nil {
+		if err := r.bind(ctx, plan); err != nil {
 			return err
 		}
 	}
-	if err := m.awaitBound(ctx, plan); err != nil {
+	if err := r.awaitBound(ctx, plan); err != nil {
 		return err
 	}
-	if err := m.awaitLeader(ctx, plan); err != nil {
+	if err := r.awaitLeader(ctx, plan); err != nil {
 		return err
 	}
-	return m.restorePolicy(ctx, plan)
+	return r.restorePolicy(ctx, plan)
 }
 
 // bind takes the steps up to the one that gives the claim the PersistentVolume.
-func (m *Mover) bind(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) bind(ctx context.Context, plan *Plan) error {
 	mayBeDeleted := plan.pv.Status.Phase == corev1.VolumeReleased && wanted(plan.pv) == corev1.PersistentVolumeReclaimDelete
-	if err := m.retain(ctx, plan); err != nil {
+	if err := r.retain(ctx, plan); err != nil {
 		return err
 	}
 	if plan.holder != nil && plan.holder.DeletionTimestamp == nil && !plan.DeleteClaim {
 		return &HeldError{plan.holder}
 	}
-	if err := m.createClaim(ctx, plan); err != nil {
+	if err := r.createClaim(ctx, plan); err != nil {
 		return err
 	}
 	if plan.holder != nil {
-		if err := m.release(ctx, plan); err != nil {
+		if err := r.release(ctx, plan); err != nil {
 			return err
 		}
 	}
@@ -59,17 +59,17 @@ func (m *Mover) bind(ctx context.Context, plan *Plan) error {
 		// The leader reads the reclaim policy live before its first change, and checks it
 		// in its cache before each further one. So what it had begun before the policy was
 		// Retain shows soon, and nothing new begins.
-		if err := sleep(ctx, m.Settle); err != nil {
+		if err := sleep(ctx, r.Settle); err != nil {
 			return err
 		}
 	}
-	if err := m.awaitUnused(ctx, plan); err != nil {
+	if err := r.awaitUnused(ctx, plan); err != nil {
 		return err
 	}
-	if problem, err := m.problemOfVolume(ctx, plan.origin); err != nil || problem != "" {
+	if problem, err := r.problemOfVolume(ctx, plan.origin); err != nil || problem != "" {
 		return errors.Join(err, refusedIf(problem))
 	}
-	return m.point(ctx, plan)
+	return r.point(ctx, plan)
 }
 
 func refusedIf(problem string) error {
@@ -81,8 +81,8 @@ func refusedIf(problem string) error {
 
 // retain sets the reclaim policy Retain, and notes the one that the PersistentVolume gets
 // back, in one request: there is no moment at which only one of them is known.
-func (m *Mover) retain(ctx context.Context, plan *Plan) error {
-	err := m.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
+func (r *Rebinder) retain(ctx context.Context, plan *Plan) error {
+	err := r.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
 		switch {
 		case !sameRef(live.Spec.ClaimRef, plan.pv.Spec.ClaimRef):
 			return nil, changed(live)
@@ -94,7 +94,7 @@ func (m *Mover) retain(ctx context.Context, plan *Plan) error {
 			"spec":     map[string]any{"persistentVolumeReclaimPolicy": corev1.PersistentVolumeReclaimRetain},
 		}, nil
 	}, func(before, after *corev1.PersistentVolume) {
-		m.Say(fmt.Sprintf("PersistentVolume %s has the reclaim policy Retain; it had %s", after.Name, before.Spec.PersistentVolumeReclaimPolicy))
+		r.Say(fmt.Sprintf("PersistentVolume %s has the reclaim policy Retain; it had %s", after.Name, before.Spec.PersistentVolumeReclaimPolicy))
 	})
 	if err == nil && plan.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		err = refused("PersistentVolume %s still has the reclaim policy %s after it was set to Retain; something in the cluster sets it back", plan.pv.Name, plan.pv.Spec.PersistentVolumeReclaimPolicy)
@@ -104,53 +104,53 @@ func (m *Mover) retain(ctx context.Context, plan *Plan) error {
 
 // createClaim creates the claim that gets the PersistentVolume, unless it exists. Until
 // spec.claimRef names it, it stays Pending, and nothing is provisioned for it.
-func (m *Mover) createClaim(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) createClaim(ctx context.Context, plan *Plan) error {
 	if plan.claim.UID != "" {
 		return nil
 	}
-	created, err := m.Client.CoreV1().PersistentVolumeClaims(plan.Namespace).Create(ctx, plan.claim, metav1.CreateOptions{})
+	created, err := r.Client.CoreV1().PersistentVolumeClaims(plan.Namespace).Create(ctx, plan.claim, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("cannot create claim %s: %w", plan.to(), err)
 	}
 	plan.claim = created
-	m.Say(fmt.Sprintf("claim %s is created", plan.to()))
+	r.Say(fmt.Sprintf("claim %s is created", plan.to()))
 	return nil
 }
 
 // release deletes the claim that has the PersistentVolume, if the operator asked for
 // that, and waits until it is gone.
-func (m *Mover) release(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) release(ctx context.Context, plan *Plan) error {
 	if plan.deletes() {
-		if err := m.deleteHolder(ctx, plan); err != nil {
+		if err := r.deleteHolder(ctx, plan); err != nil {
 			return err
 		}
 	}
-	err := m.await(ctx, func(ctx context.Context) (string, error) {
-		holder, err := m.claimAt(ctx, plan.holder.Namespace, plan.holder.Name)
+	err := r.await(ctx, func(ctx context.Context) (string, error) {
+		holder, err := r.claimAt(ctx, plan.holder.Namespace, plan.holder.Name)
 		if err != nil || holder == nil || holder.UID != plan.holder.UID {
 			return "", err
 		}
 		pending := fmt.Sprintf("claim %s is being deleted, but has the finalizers %s", nameOf(holder), strings.Join(holder.Finalizers, ", "))
-		if pods, err := m.podsOf(ctx, holder); err == nil && len(pods) > 0 {
+		if pods, err := r.podsOf(ctx, holder); err == nil && len(pods) > 0 {
 			pending += fmt.Sprintf("; pod %s uses it", strings.Join(pods, ", "))
 		}
 		return pending, nil
 	})
 	if err == nil {
-		m.Say(fmt.Sprintf("claim %s is gone", nameOf(plan.holder)))
+		r.Say(fmt.Sprintf("claim %s is gone", nameOf(plan.holder)))
 	}
 	return err
 }
 
 // deleteHolder deletes the claim that has the PersistentVolume. It reads everything again
 // that makes this safe: the plan may have waited for the operator.
-func (m *Mover) deleteHolder(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) deleteHolder(ctx context.Context, plan *Plan) error {
 	holder := plan.holder
-	pods, err := m.podsOf(ctx, holder)
+	pods, err := r.podsOf(ctx, holder)
 	if err != nil {
 		return err
 	}
-	nodes, err := m.usersOf(ctx, plan.pv)
+	nodes, err := r.usersOf(ctx, plan.pv)
 	switch {
 	case err != nil:
 		return err
@@ -159,14 +159,14 @@ func (m *Mover) deleteHolder(ctx context.Context, plan *Plan) error {
 	case nodes != "":
 		return refused("%s", nodes)
 	}
-	live, err := m.read(ctx, plan)
+	live, err := r.read(ctx, plan)
 	switch {
 	case err != nil:
 		return err
 	case live.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || !isFor(live, holder):
 		return changed(live)
 	}
-	err = m.Client.CoreV1().PersistentVolumeClaims(holder.Namespace).Delete(ctx, holder.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &holder.UID}})
+	err = r.Client.CoreV1().PersistentVolumeClaims(holder.Namespace).Delete(ctx, holder.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &holder.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("cannot delete claim %s: %w", nameOf(holder), err)
 	}
@@ -175,20 +175,20 @@ func (m *Mover) deleteHolder(ctx context.Context, plan *Plan) error {
 
 // awaitUnused waits until no node uses the volume: it may still have to write what the
 // pods of the earlier claim wrote.
-func (m *Mover) awaitUnused(ctx context.Context, plan *Plan) error {
-	return m.await(ctx, func(ctx context.Context) (string, error) {
-		live, err := m.read(ctx, plan)
+func (r *Rebinder) awaitUnused(ctx context.Context, plan *Plan) error {
+	return r.await(ctx, func(ctx context.Context) (string, error) {
+		live, err := r.read(ctx, plan)
 		if err != nil {
 			return "", err
 		}
-		return m.usersOf(ctx, live)
+		return r.usersOf(ctx, live)
 	})
 }
 
 // point gives the claim the PersistentVolume, as Kubernetes itself binds one: by the
 // claim's UID, so that no other claim gets it.
-func (m *Mover) point(ctx context.Context, plan *Plan) error {
-	return m.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
+func (r *Rebinder) point(ctx context.Context, plan *Plan) error {
+	return r.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
 		switch {
 		case isFor(live, plan.claim):
 			return nil, nil
@@ -200,19 +200,19 @@ func (m *Mover) point(ctx context.Context, plan *Plan) error {
 			"resourceVersion": nil, "fieldPath": nil,
 		}}}, nil
 	}, func(_, after *corev1.PersistentVolume) {
-		m.Say(fmt.Sprintf("PersistentVolume %s names claim %s", after.Name, plan.to()))
+		r.Say(fmt.Sprintf("PersistentVolume %s names claim %s", after.Name, plan.to()))
 	})
 }
 
 // awaitBound waits until Kubernetes has bound the two. It looks at the claim only when it
 // next goes through all claims, every 15 seconds by default.
-func (m *Mover) awaitBound(ctx context.Context, plan *Plan) error {
-	return m.await(ctx, func(ctx context.Context) (string, error) {
-		claim, err := m.liveClaim(ctx, plan)
+func (r *Rebinder) awaitBound(ctx context.Context, plan *Plan) error {
+	return r.await(ctx, func(ctx context.Context) (string, error) {
+		claim, err := r.liveClaim(ctx, plan)
 		if err != nil {
 			return "", err
 		}
-		live, err := m.read(ctx, plan)
+		live, err := r.read(ctx, plan)
 		switch {
 		case err != nil:
 			return "", err
@@ -226,8 +226,8 @@ func (m *Mover) awaitBound(ctx context.Context, plan *Plan) error {
 }
 
 // liveClaim reads the claim that gets the PersistentVolume.
-func (m *Mover) liveClaim(ctx context.Context, plan *Plan) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := m.claimAt(ctx, plan.Namespace, plan.Claim)
+func (r *Rebinder) liveClaim(ctx context.Context, plan *Plan) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := r.claimAt(ctx, plan.Namespace, plan.Claim)
 	switch {
 	case err != nil:
 		return nil, err
@@ -242,29 +242,29 @@ func (m *Mover) liveClaim(ctx context.Context, plan *Plan) (*corev1.PersistentVo
 const rebindDenied = "RebindDenied"
 
 // awaitLeader waits until the leader has stamped the volume for the claim.
-func (m *Mover) awaitLeader(ctx context.Context, plan *Plan) error {
+func (r *Rebinder) awaitLeader(ctx context.Context, plan *Plan) error {
 	if plan.rebound() {
 		return nil
 	}
 	began := time.Now()
-	err := m.await(ctx, func(ctx context.Context) (string, error) {
-		live, err := m.read(ctx, plan)
+	err := r.await(ctx, func(ctx context.Context) (string, error) {
+		live, err := r.read(ctx, plan)
 		if err != nil || objects.HolderOf(live) == plan.claim.UID {
 			return "", err
 		}
-		denial, err := m.denial(ctx, plan)
+		denial, err := r.denial(ctx, plan)
 		switch {
 		case err != nil:
 			return "", err
 		case denial == "":
 			return fmt.Sprintf("the leader has not stamped volume %s for claim %s; see kubectl describe pv %s, standalone-cinder status, and the leader's log", plan.origin.VolumeID, plan.to(), live.Name), nil
-		case time.Since(began) > m.Settle:
+		case time.Since(began) > r.Settle:
 			return "", refused("claim %s is bound to PersistentVolume %s, but the leader does not give it the volume (%s): %s; do what the event says, and run this command again", plan.to(), live.Name, rebindDenied, denial)
 		}
 		return denial, nil // perhaps of an earlier policy
 	})
 	if err == nil {
-		m.Say(fmt.Sprintf("the leader has stamped volume %s for claim %s", plan.origin.VolumeID, plan.to()))
+		r.Say(fmt.Sprintf("the leader has stamped volume %s for claim %s", plan.origin.VolumeID, plan.to()))
 	}
 	return err
 }
@@ -272,18 +272,18 @@ func (m *Mover) awaitLeader(ctx context.Context, plan *Plan) error {
 // denial returns what the leader says if it does not give the claim the volume; empty if
 // it has said nothing. It says more to operators, on the PersistentVolume, than to the
 // claim's tenant. Its event on the claim shows that it means this claim.
-func (m *Mover) denial(ctx context.Context, plan *Plan) (string, error) {
-	onClaim, err := m.denialOf(ctx, plan.Namespace, plan.claim.UID)
+func (r *Rebinder) denial(ctx context.Context, plan *Plan) (string, error) {
+	onClaim, err := r.denialOf(ctx, plan.Namespace, plan.claim.UID)
 	if err != nil || onClaim == "" {
 		return "", err
 	}
-	onPV, err := m.denialOf(ctx, metav1.NamespaceDefault, plan.pv.UID)
+	onPV, err := r.denialOf(ctx, metav1.NamespaceDefault, plan.pv.UID)
 	return cmp.Or(onPV, onClaim), err
 }
 
 // denialOf returns the latest denial of an object.
-func (m *Mover) denialOf(ctx context.Context, namespace string, uid types.UID) (string, error) {
-	events, err := m.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
+func (r *Rebinder) denialOf(ctx context.Context, namespace string, uid types.UID) (string, error) {
+	events, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.uid": string(uid), "reason": rebindDenied}.String(),
 	})
 	if err != nil {
@@ -300,11 +300,11 @@ func (m *Mover) denialOf(ctx context.Context, namespace string, uid types.UID) (
 
 // restorePolicy gives the PersistentVolume its reclaim policy back. If the claim was
 // deleted meanwhile, it keeps Retain, since Delete would delete the volume at once.
-func (m *Mover) restorePolicy(ctx context.Context, plan *Plan) error {
-	if _, err := m.liveClaim(ctx, plan); err != nil {
+func (r *Rebinder) restorePolicy(ctx context.Context, plan *Plan) error {
+	if _, err := r.liveClaim(ctx, plan); err != nil {
 		return err
 	}
-	return m.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
+	return r.change(ctx, plan, func(live *corev1.PersistentVolume) (map[string]any, error) {
 		switch {
 		case live.Annotations[AnnotationReclaimPolicy] == "":
 			return nil, nil
@@ -316,7 +316,7 @@ func (m *Mover) restorePolicy(ctx context.Context, plan *Plan) error {
 			"spec":     map[string]any{"persistentVolumeReclaimPolicy": wanted(live)},
 		}, nil
 	}, func(_, after *corev1.PersistentVolume) {
-		m.Say(fmt.Sprintf("PersistentVolume %s has the reclaim policy %s", after.Name, after.Spec.PersistentVolumeReclaimPolicy))
+		r.Say(fmt.Sprintf("PersistentVolume %s has the reclaim policy %s", after.Name, after.Spec.PersistentVolumeReclaimPolicy))
 	})
 }
 
@@ -324,9 +324,9 @@ func (m *Mover) restorePolicy(ctx context.Context, plan *Plan) error {
 // was anything to change. patch says what to change, or why nothing may be. The request
 // fails if the object has changed since it was read, and is then repeated: Kubernetes and
 // the leader write on it, too.
-func (m *Mover) change(ctx context.Context, plan *Plan, patch func(live *corev1.PersistentVolume) (map[string]any, error), done func(before, after *corev1.PersistentVolume)) error {
+func (r *Rebinder) change(ctx context.Context, plan *Plan, patch func(live *corev1.PersistentVolume) (map[string]any, error), done func(before, after *corev1.PersistentVolume)) error {
 	for {
-		live, err := m.read(ctx, plan)
+		live, err := r.read(ctx, plan)
 		if err != nil {
 			return err
 		}
@@ -348,7 +348,7 @@ func (m *Mover) change(ctx context.Context, plan *Plan, patch func(live *corev1.
 		if err != nil {
 			return err
 		}
-		after, err := m.Client.CoreV1().PersistentVolumes().Patch(ctx, live.Name, types.MergePatchType, encoded, metav1.PatchOptions{})
+		after, err := r.Client.CoreV1().PersistentVolumes().Patch(ctx, live.Name, types.MergePatchType, encoded, metav1.PatchOptions{})
 		switch {
 		case apierrors.IsConflict(err):
 			continue
@@ -362,8 +362,8 @@ func (m *Mover) change(ctx context.Context, plan *Plan, patch func(live *corev1.
 }
 
 // read reads the PersistentVolume from the API server.
-func (m *Mover) read(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
-	live, err := m.Client.CoreV1().PersistentVolumes().Get(ctx, plan.pv.Name, metav1.GetOptions{})
+func (r *Rebinder) read(ctx context.Context, plan *Plan) (*corev1.PersistentVolume, error) {
+	live, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, plan.pv.Name, metav1.GetOptions{})
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", plan.pv.Name, err)
@@ -392,7 +392,7 @@ func sameRef(a, b *corev1.ObjectReference) bool {
 
 // await looks until nothing is pending. A look that fails is repeated, unless it shows
 // that nothing is left to wait for. If the time is up, the error says what is pending.
-func (m *Mover) await(ctx context.Context, look func(context.Context) (pending string, err error)) error {
+func (r *Rebinder) await(ctx context.Context, look func(context.Context) (pending string, err error)) error {
 	var last string
 	for {
 		pending, err := look(ctx)
@@ -407,7 +407,7 @@ func (m *Mover) await(ctx context.Context, look func(context.Context) (pending s
 		case err == nil:
 			last = pending
 		}
-		if err := sleep(ctx, m.Pause); err != nil {
+		if err := sleep(ctx, r.Pause); err != nil {
 			return fmt.Errorf("not finished (%w): %s; run the same command again, and it continues", err, last)
 		}
 	}

@@ -1,4 +1,4 @@
-package move
+package rebind
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 // planner collects all that prevents a move, so that an operator need not find out one
 // by one.
 type planner struct {
-	*Mover
+	*Rebinder
 	*Plan
 	problems []string
 }
@@ -38,8 +38,8 @@ func (p *planner) warn(format string, arguments ...any) {
 
 // Plan checks everything that can be checked without a change. A *RefusedError lists what
 // prevents the move.
-func (m *Mover) Plan(ctx context.Context, r Request) (*Plan, error) {
-	p := &planner{Mover: m, Plan: &Plan{Request: r}}
+func (r *Rebinder) Plan(ctx context.Context, request Request) (*Plan, error) {
+	p := &planner{Rebinder: r, Plan: &Plan{Request: request}}
 	if err := p.findPersistentVolume(ctx); err != nil {
 		return nil, err
 	}
@@ -116,8 +116,8 @@ func (p *planner) findHolder(ctx context.Context) error {
 }
 
 // claimAt returns a claim; nil if it does not exist.
-func (m *Mover) claimAt(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
-	claim, err := m.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+func (r *Rebinder) claimAt(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	claim, err := r.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -294,8 +294,8 @@ func (p *Plan) deletes() bool {
 }
 
 // podsOf lists the pods that use a claim or wait for a node to use it on.
-func (m *Mover) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
-	pods, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, m.Client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (using []string) {
+func (r *Rebinder) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]string, error) {
+	pods, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, r.Client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (using []string) {
 		for i := range page.Items {
 			if objects.Uses(&page.Items[i], claim) {
 				using = append(using, page.Items[i].Name)
@@ -308,15 +308,15 @@ func (m *Mover) podsOf(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 }
 
 // usersOf says which nodes still use a PersistentVolume; empty if none does.
-func (m *Mover) usersOf(ctx context.Context, pv *corev1.PersistentVolume) (string, error) {
-	nodes, err := m.Nodes.Users(ctx, nodeuse.VolumeOf(pv))
+func (r *Rebinder) usersOf(ctx context.Context, pv *corev1.PersistentVolume) (string, error) {
+	nodes, err := r.Nodes.Users(ctx, nodeuse.VolumeOf(pv))
 	if err != nil {
 		return "", err
 	}
 	if len(nodes) > 0 {
 		return fmt.Sprintf("node %s still uses the volume of PersistentVolume %s", strings.Join(nodes, ", "), pv.Name), nil
 	}
-	attachments, err := m.Nodes.Attachments(ctx, pv.Name)
+	attachments, err := r.Nodes.Attachments(ctx, pv.Name)
 	if err != nil || len(attachments) == 0 {
 		return "", err
 	}
@@ -340,8 +340,8 @@ func (p *planner) checkVolume(ctx context.Context) error {
 }
 
 // problemOfVolume says why a volume cannot be used any more; empty if it can.
-func (m *Mover) problemOfVolume(ctx context.Context, origin objects.Origin) (string, error) {
-	volumes, err := m.Volumes(origin.Backend)
+func (r *Rebinder) problemOfVolume(ctx context.Context, origin objects.Origin) (string, error) {
+	volumes, err := r.Volumes(origin.Backend)
 	if err != nil {
 		return err.Error(), nil
 	}

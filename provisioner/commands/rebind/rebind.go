@@ -1,12 +1,12 @@
-// Package move gives the PersistentVolume of one claim to another claim. It runs in a
+// Package rebind gives the PersistentVolume of one claim to another claim. It runs in a
 // command, beside the leader and with the rights of an operator.
 //
 // It changes only Kubernetes objects: the leader sees that the PersistentVolume has
 // another claim, and stamps the volume for it. What can fail comes before what cannot be
 // undone, and the PersistentVolume has the reclaim policy Retain all the while. Each step
-// is read from the objects, so a move that ended anywhere continues when it is planned
+// is read from the objects, so a rebind that ended anywhere continues when it is planned
 // anew.
-package move
+package rebind
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
 
-// AnnotationReclaimPolicy is on a PersistentVolume that is being moved, and holds the
+// AnnotationReclaimPolicy is on a PersistentVolume that is given to another claim, and holds the
 // reclaim policy that it had before and gets back at the end.
 const AnnotationReclaimPolicy = "standalone-cinder.openstack.org/reclaim-policy-after-rebind"
 
@@ -39,8 +39,8 @@ type Nodes interface {
 	Attachments(ctx context.Context, pv string) ([]nodeuse.Attachment, error)
 }
 
-// Mover gives PersistentVolumes to other claims.
-type Mover struct {
+// Rebinder gives PersistentVolumes to other claims.
+type Rebinder struct {
 	Client kubernetes.Interface
 	Policy *policy.Policy
 	// Volumes returns an error if no backend of that name is configured.
@@ -66,7 +66,7 @@ type Request struct {
 	DeleteClaim bool
 }
 
-// Plan is a move that nothing prevents, as far as can be known before any change.
+// Plan is a rebind that nothing prevents, as far as can be known before any change.
 type Plan struct {
 	Request
 	// Done means that nothing is left to do.
@@ -90,7 +90,7 @@ type Plan struct {
 	decision policy.Decision
 }
 
-// RefusedError lists all that prevents a move.
+// RefusedError lists all that prevents a rebind.
 type RefusedError struct{ Problems []string }
 
 func (e *RefusedError) Error() string { return strings.Join(e.Problems, "; ") }
@@ -99,7 +99,7 @@ func refused(format string, arguments ...any) error {
 	return &RefusedError{Problems: []string{fmt.Sprintf(format, arguments...)}}
 }
 
-// HeldError means that a move stopped at a claim that only the operator may delete. The
+// HeldError means that a rebind stopped at a claim that only the operator may delete. The
 // reclaim policy of the PersistentVolume is Retain by then.
 type HeldError struct{ claim *corev1.PersistentVolumeClaim }
 
