@@ -736,7 +736,7 @@ func (e *groups) release(ctx context.Context, v cinder.Volume, permitted permiss
 	all, err := e.list(ctx)
 	i := slices.IndexFunc(all, func(g cinder.Group) bool { return slices.Contains(g.Volumes, v.ID) })
 	if err != nil || i < 0 {
-		return false, nil // or groups are too new for this Cinder, or forbidden
+		return false, nil // this Cinder may be too old for groups, or forbid them
 	}
 	g := all[i]
 	if stamps.OfGroup(g.Description).Cluster != e.cluster {
