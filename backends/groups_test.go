@@ -167,7 +167,7 @@ func TestGroupSnapshotIsContinued(t *testing.T) {
 						t.Parallel()
 						b := newGroupBench(t, cindersim.Options{SnapshotDelay: 2 * time.Millisecond}, 2)
 						b.sim.Inject(cindersim.Fault{Kind: kind, Operation: operation, Nth: nth, Code: 503})
-						taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+						_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 						if (err == nil) != (nth == 2 && strings.HasSuffix(operation, ".create")) {
 							t.Fatalf("the first attempt: %v", err)
 						}
@@ -180,7 +180,7 @@ func TestGroupSnapshotIsContinued(t *testing.T) {
 							b.nothingLeft()
 							return
 						}
-						taken, err = b.Snapshots().TakeGroup(t.Context(), b.spec())
+						taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
 						b.must(err)
 						b.isTaken(taken)
 					})

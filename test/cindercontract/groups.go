@@ -10,8 +10,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
 
-// Groups is what the readings need of /groups, /group_types and /group_snapshots.
+// Groups is what the readings need of /groups.
 type Groups interface {
+	GroupSnapshots
 	CreateGroup(ctx context.Context, wanted cinder.NewGroup) (cinder.Group, error)
 	Group(ctx context.Context, id string) (cinder.Group, error)
 	ListGroups(ctx context.Context, query cinder.Query, yield func(page []cinder.Group) bool) error
@@ -19,6 +20,10 @@ type Groups interface {
 	RemoveFromGroup(ctx context.Context, id string, volumes []string) error
 	RenameGroup(ctx context.Context, id, name string) error
 	DeleteGroup(ctx context.Context, id string) error
+}
+
+// GroupSnapshots is what they need of /group_snapshots and /group_types.
+type GroupSnapshots interface {
 	GroupTypes(ctx context.Context) ([]cinder.GroupType, error)
 	CreateGroupSnapshot(ctx context.Context, groupID, name, description string) (cinder.GroupSnapshot, error)
 	GroupSnapshot(ctx context.Context, id string) (cinder.GroupSnapshot, error)
