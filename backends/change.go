@@ -17,8 +17,7 @@ type changer struct{ *endpoint }
 
 type changeRequests interface {
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	RetypeVolume(ctx context.Context, id, volumeType string) error
-	MigrateVolume(ctx context.Context, id, volumeType string) error
+	RetypeVolume(ctx context.Context, id, volumeType string, mayMigrate bool) error
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 	VolumeTypes(ctx context.Context) ([]cinder.VolumeType, error)
 }
@@ -76,47 +75,25 @@ func (l *Lifecycle) Extend(ctx context.Context, target Target, sizeGiB int64) (c
 	})
 }
 
-// Retype changes the type of the target's volume in place: it is never migrated to
-// another storage backend. It may be repeated after any interruption: a volume that has
-// the type stays as it is. Cinder also accepts changes that no storage can make, and then
-// leaves the volume unchanged (KindVolumeFailed).
-func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
-	return l.retype(ctx, target, volumeType, retyping{
-		request: func(ctx context.Context, client changeRequests, id string) error {
-			return client.RetypeVolume(ctx, id, volumeType)
-		},
-		unmade: "its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler",
-	})
-}
-
 // longestMigration is how long a copy to another storage may take.
 const longestMigration = 24 * time.Hour
 
-// Migrate does the same for a volume that is attached nowhere, and lets Cinder copy it to
-// the storage of the new type. It keeps its ID and its stamp.
-func (l *Lifecycle) Migrate(ctx context.Context, target Target, volumeType string) (cinder.Volume, error) {
-	return l.retype(ctx, target, volumeType, retyping{
-		timeout: longestMigration,
-		request: func(ctx context.Context, client changeRequests, id string) error {
-			return client.MigrateVolume(ctx, id, volumeType)
-		},
-		unmade: "Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume",
-	})
-}
-
-// retyping is one way to give a volume another type.
-type retyping struct {
-	timeout time.Duration
-	request func(ctx context.Context, client changeRequests, id string) error
-	// unmade says why a volume may be unchanged though Cinder accepted the request.
-	unmade string
-}
-
-func (l *Lifecycle) retype(ctx context.Context, target Target, volumeType string, way retyping) (cinder.Volume, error) {
+// Retype changes the type of the target's volume: in place, or, if it may be migrated and is
+// attached nowhere, by Cinder's copying it to the storage of the type; it keeps its ID and its
+// stamp. Retype may be repeated after any interruption: a volume that has the type stays as
+// it is. Cinder also accepts changes that no storage can make, and then leaves the volume
+// unchanged (KindVolumeFailed).
+func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string, mayMigrate bool) (cinder.Volume, error) {
+	var timeout time.Duration
+	unmade := "its storage cannot change it in place, or the type is that of another storage; see the log of cinder-scheduler"
+	if mayMigrate {
+		timeout = longestMigration
+		unmade = "Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume"
+	}
 	return serialized(ctx, l, target.key(), func(at *owners) (cinder.Volume, error) {
 		name := ""
 		return at.changer.change(ctx, target, inPlace{
-			during: cinder.StatusRetyping, timeout: way.timeout,
+			during: cinder.StatusRetyping, timeout: timeout,
 			part: func(v cinder.Volume) any { return v.Type },
 			isMade: func(ctx context.Context, v cinder.Volume) (made bool, err error) {
 				if name == "" && v.Type != volumeType {
@@ -125,7 +102,7 @@ func (l *Lifecycle) retype(ctx context.Context, target Target, volumeType string
 				return v.Type == volumeType || v.Type == name, err
 			},
 			request: func(ctx context.Context, client changeRequests, v cinder.Volume) error {
-				return way.request(ctx, client, v.ID)
+				return client.RetypeVolume(ctx, v.ID, volumeType, mayMigrate)
 			},
 			explain: func(ctx context.Context, v cinder.Volume, err error) error {
 				switch cinder.KindOf(err) {
@@ -146,7 +123,7 @@ func (l *Lifecycle) retype(ctx context.Context, target Target, volumeType string
 			},
 			unmade: func(v cinder.Volume) string {
 				return fmt.Sprintf("Cinder accepted the change of volume %s to type %q, but it still has type %q: %s",
-					v.ID, volumeType, v.Type, way.unmade)
+					v.ID, volumeType, v.Type, unmade)
 			},
 		})
 	})
@@ -162,22 +139,6 @@ func (l *Lifecycle) HasType(ctx context.Context, volumeType string) (has bool, e
 		return err
 	})
 	return has, err
-}
-
-// SnapshotsOf returns the IDs of a volume's snapshots that the project can see.
-func (l *Lifecycle) SnapshotsOf(ctx context.Context, volumeID string) (ids []string, err error) {
-	err = read(ctx, l.current().session, func(ctx context.Context, client snapshotRequests) error {
-		ids = nil
-		return client.ListSnapshots(ctx, cinder.Query{VolumeID: volumeID}, func(page []cinder.Snapshot) bool {
-			for _, s := range page {
-				if s.VolumeID == volumeID {
-					ids = append(ids, s.ID)
-				}
-			}
-			return true
-		})
-	})
-	return ids, err
 }
 
 // change requests a change unless it has already been made, and waits for its end.

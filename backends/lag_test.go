@@ -390,7 +390,7 @@ func TestReadsThatLagHideNoChange(t *testing.T) {
 			return err
 		},
 		"another type": func(t *testing.T, l *Lifecycle, id string) error {
-			v, err := l.Retype(t.Context(), claimTarget(1, id), "faster")
+			v, err := l.Retype(t.Context(), claimTarget(1, id), "faster", false)
 			equal(t, v.Type, "faster")
 			return err
 		},

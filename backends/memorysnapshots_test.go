@@ -198,16 +198,12 @@ const unknownType = "unknown"
 // limitedType is a volume type with front-end QoS, which no other has.
 const limitedType = "limited"
 
-func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
-	return m.retype(ctx, id, volumeType, m.unchangeable)
-}
-
-func (m memoryClient) MigrateVolume(ctx context.Context, id, volumeType string) error {
-	return m.retype(ctx, id, volumeType, m.unreachable)
-}
-
-// retype changes nothing if the type is one that the volume cannot have.
-func (m memoryClient) retype(ctx context.Context, id, volumeType, impossible string) error {
+// RetypeVolume changes nothing if the type is one that the volume cannot have.
+func (m memoryClient) RetypeVolume(ctx context.Context, id, volumeType string, mayMigrate bool) error {
+	impossible := m.unchangeable
+	if mayMigrate {
+		impossible = m.unreachable
+	}
 	if volumeType == quickID {
 		volumeType = quickType
 	}

@@ -53,7 +53,7 @@ func TestRetype(t *testing.T) {
 				}
 			}
 			l := memory.term(t)
-			v, err := l.Retype(t.Context(), claimTarget(1, id), test.to)
+			v, err := l.Retype(t.Context(), claimTarget(1, id), test.to, false)
 			equal(t, cinder.KindOf(err), test.kind)
 			if test.wantErr != "" {
 				equal(t, err.Error(), test.wantErr)
@@ -72,7 +72,7 @@ func TestRetype(t *testing.T) {
 			case test.fault == lost:
 				// The next run finds what the lost request did, and requests nothing.
 				memory.fault = nil
-				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to)
+				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to, false)
 				success(t, err)
 				equal(t, v.Type, test.to)
 				equal(t, len(memory.changes()), 1)
@@ -100,9 +100,9 @@ func TestMigrate(t *testing.T) {
 			memory.unchangeable, memory.unreachable = "tape", "moon"
 			id := memory.add(cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd", Metadata: claimStamp(1).Metadata(nil)})
 			if test.status == cinder.StatusRetyping {
-				success(t, memory.client().MigrateVolume(t.Context(), id, test.to))
+				success(t, memory.client().RetypeVolume(t.Context(), id, test.to, true))
 			}
-			v, err := memory.term(t).Migrate(t.Context(), claimTarget(1, id), test.to)
+			v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to, true)
 			if test.wantErr != "" {
 				equal(t, err.Error(), test.wantErr)
 				return
@@ -140,7 +140,7 @@ func TestRetypeToATypeByItsID(t *testing.T) {
 			id := memory.add(cinder.Volume{Status: cinder.StatusInUse, Type: test.has, Metadata: claimStamp(1).Metadata(nil)})
 			// csi-resizer repeats a call that got no answer.
 			for range 3 {
-				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to)
+				v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to, false)
 				success(t, err)
 				equal(t, v.Type, test.shown)
 			}

@@ -115,6 +115,22 @@ func newSnapshotStock(l *Lifecycle, at *endpoint, noun string, requests func(cli
 	})
 }
 
+// SnapshotsOf returns the IDs of a volume's snapshots that the project can see.
+func (l Snapshots) SnapshotsOf(ctx context.Context, volumeID string) (ids []string, err error) {
+	err = read(ctx, l.current().session, func(ctx context.Context, client snapshotRequests) error {
+		ids = nil
+		return client.ListSnapshots(ctx, cinder.Query{VolumeID: volumeID}, func(page []cinder.Snapshot) bool {
+			for _, s := range page {
+				if s.VolumeID == volumeID {
+					ids = append(ids, s.ID)
+				}
+			}
+			return true
+		})
+	})
+	return ids, err
+}
+
 // TakeSnapshot creates the snapshot that a VolumeSnapshot wants, or adopts one from an
 // earlier attempt, and waits until it is available. The error is KindElsewhere if the
 // backend points to another place.

@@ -20,11 +20,29 @@ type Schedule struct {
 	// Keep is how many good snapshots of a volume stay, at least 1.
 	Keep int64 `json:"keep"`
 	// SnapshotClass names a VolumeSnapshotClass; empty means the default one of the volume's
-	// driver.
+	// driver. For groups it names a VolumeGroupSnapshotClass.
 	SnapshotClass string `json:"snapshotClass,omitempty"`
+	// As is what the schedule makes; empty means AsSnapshot.
+	As ScheduleKind `json:"as,omitempty"`
 	// OnRequest leaves out claims that do not request the schedule by their label.
 	OnRequest bool `json:"onRequest,omitempty"`
 }
+
+// ScheduleKind is what a schedule makes.
+type ScheduleKind string
+
+// AsSnapshot makes VolumeSnapshots, each of one claim. AsGroup makes VolumeGroupSnapshots, each
+// of the claims of one namespace with the same value of a label.
+const (
+	AsSnapshot ScheduleKind = "snapshot"
+	AsGroup    ScheduleKind = "group"
+)
+
+// ScheduleKinds returns what schedules can make.
+func ScheduleKinds() []string { return []string{string(AsSnapshot), string(AsGroup)} }
+
+// IsOfGroups reports whether the schedule makes VolumeGroupSnapshots.
+func (s Schedule) IsOfGroups() bool { return s.As == AsGroup }
 
 // Period returns Every as one would write it.
 func (s Schedule) Period() string {
@@ -80,12 +98,41 @@ func (v *validator) validateProtect(path string, t *Tenant, c *Class) {
 		if s.SnapshotClass != "" && len(validation.IsDNS1123Subdomain(s.SnapshotClass)) > 0 {
 			v.Errorf(document.Child(at, "snapshotClass"), "%q cannot be the name of a VolumeSnapshotClass", s.SnapshotClass)
 		}
+		switch as := document.Child(at, "as"); {
+		case s.IsOfGroups():
+			v.validateGroupSchedule(at, t, c, s)
+		case s.As != "" && s.As != AsSnapshot:
+			v.Errorf(as, "unknown kind %q%s", s.As, document.DidYouMean(string(s.As), ScheduleKinds(), "use one of"))
+		}
 		kept += max(s.Keep, 0)
 	}
 	for _, quota := range []named[*int64]{{document.Child(c.path, "quota.snapshots"), c.Quota.Snapshots}, {"the tenant's quota.snapshots", t.Quota.Snapshots}} {
 		// An old snapshot is deleted when a newer one is good.
 		if quota.value != nil && len(c.Protect) > 0 && *quota.value < kept+1 {
 			v.Warnf(path, "the schedules keep %d snapshots of one volume and need room for another while it is taken, but %s allows %d; raise it, or keep fewer", kept, quota.key, *quota.value)
+		}
+	}
+}
+
+// validateGroupSchedule checks what only schedules of groups need. The claims of a group may
+// have several rules.
+func (v *validator) validateGroupSchedule(at string, t *Tenant, c *Class, s Schedule) {
+	if !c.Groups {
+		v.Errorf(document.Child(at, "as"), "the rule grants no VolumeGroupSnapshots; add groups: true to it")
+	}
+	if s.SnapshotClass == "" {
+		v.Errorf(document.Child(at, "snapshotClass"), "is missing; name the VolumeGroupSnapshotClass of the groups")
+	}
+	for i := range t.Classes {
+		other := &t.Classes[i]
+		if other == c {
+			return
+		}
+		for j, same := range other.Protect {
+			if same.IsOfGroups() && same.Name == s.Name && same != s {
+				first := document.Element(document.Child(other.path, "protect"), j)
+				v.Errorf(at, "differs from %s (%s), which has the same name, and a group may have claims of both rules; make them equal, or name them differently", first, v.LineOf(first))
+			}
 		}
 	}
 }

@@ -77,10 +77,29 @@ func TestMistakesInSchedules(t *testing.T) {
 		"[{name: a, every: 1h, keep: 0}]":                                 `protect[0].keep: must be at least 1 and at most 1000; the last good snapshot always stays`,
 		"[{name: a, every: 1h, keep: 1001}]":                              `protect[0].keep: must be at least 1 and at most 1000`,
 		"[{name: a, every: 1h, keep: 1, snapshotClass: A_B}]":             `protect[0].snapshotClass: "A_B" cannot be the name of a VolumeSnapshotClass`,
+		"[{name: a, every: 1h, keep: 1, as: clone}]":                      `protect[0].as: unknown kind "clone"; use one of group, snapshot`,
+		"[{name: a, every: 1h, keep: 1, as: group, snapshotClass: b}]":    `protect[0].as: the rule grants no VolumeGroupSnapshots; add groups: true to it`,
+		"[{name: a, every: 1h, keep: 1, as: group}], groups: true":        `protect[0].snapshotClass: is missing; name the VolumeGroupSnapshotClass of the groups`,
 		"[" + strings.Repeat("{name: a, every: 1h, keep: 1}, ", 11) + "]": `protect: has 11 schedules, and a rule can have at most 10`,
 	} {
 		if _, err := Parse([]byte(withProtect(protect, "")), "policy.yaml", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", protect, err, want)
+		}
+	}
+}
+
+// TestRulesAgreeOnSchedulesOfGroups: a group may have claims of several rules of a tenant.
+func TestRulesAgreeOnSchedulesOfGroups(t *testing.T) {
+	for other, want := range map[string]string{
+		"{name: a, every: 1h, keep: 2, as: group, snapshotClass: b}": "",
+		"{name: b, every: 2h, keep: 2, as: group, snapshotClass: b}": "",
+		"{name: a, every: 2h, keep: 2}":                              "",
+		"{name: a, every: 2h, keep: 2, as: group, snapshotClass: b}": "tenants[0].classes[1].protect[0]: differs from tenants[0].classes[0].protect[0] (line 9), which has the same name",
+	} {
+		text := strings.Replace(withProtect("[{name: a, every: 1h, keep: 2, as: group, snapshotClass: b}], groups: true", ""), "[other], backends: [gold]", "[other], backends: [gold], groups: true, protect: ["+other+"]", 1)
+		_, err := Parse([]byte(text), "policy.yaml", nil)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", other, err, want)
 		}
 	}
 }

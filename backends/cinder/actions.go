@@ -93,18 +93,16 @@ func (c actionClient) ExtendVolume(ctx context.Context, id string, sizeGiB int64
 	return c.about(ctx, id, r)
 }
 
-// RetypeVolume requests another volume type, without migration to another storage
-// backend. Cinder accepts the request even if no storage can change the volume: the
-// request is complete when the volume has left the status retyping, and only its type
-// then shows whether it succeeded.
-func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string) error {
-	return c.act(ctx, id, "os-retype", map[string]any{"new_type": volumeType, "migration_policy": "never"})
-}
-
-// MigrateVolume does the same, and lets Cinder copy a volume that is attached nowhere to
-// the storage of the new type if its present storage cannot have that. The volume keeps
+// RetypeVolume requests another volume type. If the volume may be migrated, Cinder copies it,
+// attached nowhere, to the storage of the type if its present one cannot have that; it keeps
 // its ID, but what is written to its metadata meanwhile may be lost (finish_volume_migration
-// in cinder/objects/volume.py).
-func (c actionClient) MigrateVolume(ctx context.Context, id, volumeType string) error {
-	return c.act(ctx, id, "os-retype", map[string]any{"new_type": volumeType, "migration_policy": "on-demand"})
+// in cinder/objects/volume.py). Cinder accepts the request even if no storage can change the
+// volume: the request is complete when the volume has left the status retyping, and only its
+// type then shows whether it succeeded.
+func (c actionClient) RetypeVolume(ctx context.Context, id, volumeType string, mayMigrate bool) error {
+	policy := "never"
+	if mayMigrate {
+		policy = "on-demand"
+	}
+	return c.act(ctx, id, "os-retype", map[string]any{"new_type": volumeType, "migration_policy": policy})
 }

@@ -118,6 +118,9 @@ type placedDenial struct {
 func schedulesOf(p *policy.Policy, rule string) (all []string) {
 	for _, s := range ruleOf(p, rule).Protect {
 		text := fmt.Sprintf("%s, every %s, %d kept", s.Name, s.Period(), s.Keep)
+		if s.IsOfGroups() {
+			text += ", of all claims with the same label protect-group"
+		}
 		if s.OnRequest {
 			text += ", if a label of the claim requests it"
 		}

@@ -159,7 +159,10 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		Types: func() attach.Types {
 			return &retype.Retyper{
 				Client: e.client, Policy: e.policy.Load(), ProvisionerName: e.options.ProvisionerName, Cluster: e.cluster,
-				Volumes: func(backend string) (retype.Volumes, error) { return t.backends.current(backend) },
+				Volumes: func(backend string) (retype.Volumes, error) {
+					lifecycle, err := t.backends.current(backend)
+					return lifecycle.Snapshots(), err
+				},
 			}
 		},
 		Recorder: e.recorder,

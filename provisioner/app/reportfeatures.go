@@ -43,11 +43,14 @@ func (t *term) reportSnapshots(selected provisioner.Selected) *statusreport.Wait
 	for _, one := range t.snapshots.Parked().List() {
 		entry := statusreport.NewPending(string(one.State), one.Reason, one.Message, one.Since, one.Object.GetCreationTimestamp().Time)
 		entry.Namespace, entry.Name = one.Object.GetNamespace(), one.Object.GetName()
+		if _, ok := one.Object.(*groupv1.VolumeGroupSnapshot); ok {
+			entry.Kind = objects.GroupKind
+		}
 		if content, ok := one.Object.(*snapshotv1.VolumeSnapshotContent); ok {
 			entry.Namespace, entry.Name, entry.Content = content.Spec.VolumeSnapshotRef.Namespace, content.Spec.VolumeSnapshotRef.Name, content.Name
 		}
 		if content, ok := one.Object.(*groupv1.VolumeGroupSnapshotContent); ok {
-			entry.Namespace, entry.Name, entry.Content = content.Spec.VolumeGroupSnapshotRef.Namespace, content.Spec.VolumeGroupSnapshotRef.Name, content.Name
+			entry.Namespace, entry.Name, entry.Content, entry.Kind = content.Spec.VolumeGroupSnapshotRef.Namespace, content.Spec.VolumeGroupSnapshotRef.Name, content.Name, objects.GroupKind
 		}
 		if selected.Claim == "" && selected.Includes(entry.Namespace, "") {
 			pending = append(pending, entry)

@@ -65,7 +65,10 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	retyper := &retype.Retyper{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
-		Volumes: func(name string) (retype.Volumes, error) { return opened.lifecycle(name) },
+		Volumes: func(name string) (retype.Volumes, error) {
+			lifecycle, err := opened.lifecycle(name)
+			return lifecycle.Snapshots(), err
+		},
 	}
 	plan, err := retyper.Plan(ctx, f.request)
 	if err == nil {

@@ -51,6 +51,10 @@ const AnnotationBackup = Prefix + "backup"
 // LabelProtect is on claims that request schedules of their rule, with the schedules' names.
 const LabelProtect = Prefix + "protect"
 
+// LabelProtectGroup is on claims of which schedules take VolumeGroupSnapshots: those of one
+// namespace with the same value are one group. The VolumeGroupSnapshots have it, too.
+const LabelProtectGroup = Prefix + "protect-group"
+
 // LabelSchedule, with the schedule's name, and LabelClaimUID are on VolumeSnapshots that a
 // schedule of the policy made, with LabelManagedBy. One that lacks any is its author's: no
 // schedule deletes it, and the admission policy of the manifests would not let it.
@@ -71,6 +75,21 @@ func ScheduleOf(labels map[string]string) (schedule string, claim types.UID) {
 		return "", ""
 	}
 	return labels[LabelSchedule], types.UID(labels[LabelClaimUID])
+}
+
+// GroupScheduleLabels returns the labels of a VolumeGroupSnapshot that a schedule makes of a
+// group of claims.
+func GroupScheduleLabels(schedule, group string) map[string]string {
+	return map[string]string{LabelManagedBy: ManagedBy, LabelSchedule: schedule, LabelProtectGroup: group}
+}
+
+// GroupScheduleOf returns which schedule made a VolumeGroupSnapshot with these labels, and of
+// which group; empty if none did.
+func GroupScheduleOf(labels map[string]string) (schedule, group string) {
+	if labels[LabelManagedBy] != ManagedBy || labels[LabelSchedule] == "" || labels[LabelProtectGroup] == "" {
+		return "", ""
+	}
+	return labels[LabelSchedule], labels[LabelProtectGroup]
 }
 
 // Names shared with the snapshot-controller and its sidecars.

@@ -328,7 +328,9 @@ type Pending struct {
 	Name      string `json:"name,omitempty"`
 	// PersistentVolume is set for a deletion and for an attachment.
 	PersistentVolume string `json:"persistentVolume,omitempty"`
-	// Content is a VolumeSnapshotContent.
+	// Kind is VolumeGroupSnapshot if Name is that of one.
+	Kind string `json:"kind,omitempty"`
+	// Content is a VolumeSnapshotContent, or a VolumeGroupSnapshotContent.
 	Content string `json:"volumeSnapshotContent,omitempty"`
 	// Node is set for an attachment.
 	Node         string `json:"node,omitempty"`

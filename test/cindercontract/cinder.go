@@ -46,8 +46,8 @@ type Metadata interface {
 type Changes interface {
 	// ExtendVolume requests a larger size; inUse is whether the volume is in use.
 	ExtendVolume(ctx context.Context, id string, sizeGiB int64, inUse bool) error
-	// RetypeVolume requests another type, without a migration.
-	RetypeVolume(ctx context.Context, id, volumeType string) error
+	// RetypeVolume requests another type.
+	RetypeVolume(ctx context.Context, id, volumeType string, mayMigrate bool) error
 	// VolumeType reads a volume type by its ID.
 	VolumeType(ctx context.Context, id string) (cinder.VolumeType, error)
 }

@@ -84,7 +84,7 @@ var groupReadings = map[string]func(*subject){
 			s.t.Errorf("deleting the volume: %v", err)
 		}
 		if s.OtherType != "" {
-			if err := s.Cinder.RetypeVolume(s.ctx, s.id, s.OtherType); err == nil {
+			if err := s.Cinder.RetypeVolume(s.ctx, s.id, s.OtherType, false); err == nil {
 				s.t.Error("the volume can be retyped")
 			}
 		}

@@ -130,14 +130,14 @@ var actions = map[string]func(*subject) error{
 	},
 	"ExtendVolume to its size": func(s *subject) error { return s.Cinder.ExtendVolume(s.ctx, s.id, 1, false) },
 	"RetypeVolume": func(s *subject) error {
-		err := s.Cinder.RetypeVolume(s.ctx, s.id, s.otherType())
+		err := s.Cinder.RetypeVolume(s.ctx, s.id, s.otherType(), false)
 		if err == nil {
 			s.retyped()
 		}
 		return err
 	},
-	"RetypeVolume to its type":         func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, s.itsType()) },
-	"RetypeVolume to one that is none": func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, "unknown") },
+	"RetypeVolume to its type":         func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, s.itsType(), false) },
+	"RetypeVolume to one that is none": func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, "unknown", false) },
 	"CreateSnapshot": func(s *subject) error {
 		made, err := s.Cinder.CreateSnapshot(s.ctx, cinder.NewSnapshot{Name: "contract-" + strings.ToLower(rand.Text()), VolumeID: s.id})
 		if err == nil {

@@ -194,11 +194,13 @@ func TestComponentOfTenantStatusIsTheChart(t *testing.T) {
 }
 
 // TestComponentsOfSnapshotsAreTheChart: with schedules, the account may create and delete
-// VolumeSnapshots; with groups, create them; and it gets nothing else.
+// VolumeSnapshots and VolumeGroupSnapshots; with groups, create the former; and it gets nothing
+// else.
 func TestComponentsOfSnapshotsAreTheChart(t *testing.T) {
-	for component, test := range map[string]struct{ value, file, verbs string }{
-		"snapshot-schedules": {"snapshotSchedules.enabled=true", "snapshotschedules.yaml", "create delete"},
-		"group-snapshots":    {"groupSnapshots.enabled=true", "groupsnapshots.yaml", "create"},
+	const schedules = "map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[create delete]] map[apiGroups:[groupsnapshot.storage.k8s.io] resources:[volumegroupsnapshots] verbs:[create delete]]"
+	for component, test := range map[string]struct{ value, file, rules string }{
+		"snapshot-schedules": {"snapshotSchedules.enabled=true", "snapshotschedules.yaml", schedules},
+		"group-snapshots":    {"groupSnapshots.enabled=true", "groupsnapshots.yaml", "map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[create]]"},
 	} {
 		t.Run(component, func(t *testing.T) {
 			rendered, err := Chart(t.Context(), append(slices.Clone(existing), "--set", test.value)...)
@@ -218,7 +220,7 @@ func TestComponentsOfSnapshotsAreTheChart(t *testing.T) {
 				}
 				found = append(found, what)
 			}
-			want := []string{"ClusterRole [map[apiGroups:[snapshot.storage.k8s.io] resources:[volumesnapshots] verbs:[" + test.verbs + "]]]", "ClusterRoleBinding"}
+			want := []string{"ClusterRole [" + test.rules + "]", "ClusterRoleBinding"}
 			if slices.Sort(found); !slices.Equal(found, want) {
 				t.Errorf("there are %q, want %q", found, want)
 			}

@@ -43,8 +43,10 @@ func (s *Suite) InstallSnapshots(ctx context.Context) error {
 	if err := s.InstallSnapshotCRDs(ctx); err != nil {
 		return err
 	}
+	// While its group is being deleted, it looks ever more rarely at a VolumeSnapshot, and by
+	// default at last every five minutes.
 	end, err := s.startTool(s.snapshotController, filepath.Join(s.dir, "snapshot-controller.log"),
-		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=",
+		"--kubeconfig", s.plane.KubeconfigPath(), "--v=4", "--retry-interval-start=200ms", "--retry-interval-max=10s", "--kube-api-qps=200", "--kube-api-burst=400", "--http-endpoint=",
 		"--feature-gates=CSIVolumeGroupSnapshot=true")
 	if err != nil {
 		return err

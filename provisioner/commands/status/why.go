@@ -30,8 +30,8 @@ const maxListed = 5
 
 // whyAnswer is the output of why.
 type whyAnswer struct {
-	// Kind is what people call the object: claim, PersistentVolume, pod, snapshot,
-	// attachment or node.
+	// Kind is what people call the object: claim, PersistentVolume, pod, snapshot, group of
+	// snapshots, attachment or node.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
@@ -82,6 +82,8 @@ func subjectOf(kind string) (subject, bool) {
 		return subject{"pod", true, (*inquiry).explainPod}, true
 	case "vs", "volumesnapshot", "volumesnapshots":
 		return subject{"snapshot", true, (*inquiry).explainSnapshot}, true
+	case "vgs", "volumegroupsnapshot", "volumegroupsnapshots":
+		return subject{"group of snapshots", true, (*inquiry).explainGroup}, true
 	case "volumeattachment", "volumeattachments":
 		return subject{"attachment", false, (*inquiry).explainAttachment}, true
 	case "no", "node", "nodes":
@@ -104,7 +106,7 @@ func parseSubject(args []string) (asked subject, name string, err error) {
 			last := len(parts) - 1
 			hint = fmt.Sprintf("%s -n %s if %[2]s is a namespace, else ", strings.Join(append(parts[:last-1:last-1], parts[last]), "/"), parts[last-1])
 		}
-		return asked, "", usageError("%q names no object that can be asked about; write %sthe NAME of a claim, or pvc, pod, pv, volumesnapshot, volumeattachment or node, a slash, and the NAME", written, hint)
+		return asked, "", usageError("%q names no object that can be asked about; write %sthe NAME of a claim, or pvc, pod, pv, volumesnapshot, volumegroupsnapshot, volumeattachment or node, a slash, and the NAME", written, hint)
 	}
 	return asked, name, nil
 }
@@ -116,7 +118,7 @@ func newWhyCommand() *cobra.Command {
 		Use:   "why [KIND/]NAME",
 		Short: "Say what a claim, pod, PersistentVolume, snapshot, attachment or node waits for",
 		Long: `Say what an object waits for, since when, and who can help. KIND is pvc (the
-default), pod, pv, volumesnapshot, volumeattachment or node.
+default), pod, pv, volumesnapshot, volumegroupsnapshot, volumeattachment or node.
 
 For a PersistentVolumeClaim, the command shows what the program says about it, what
 the claim itself shows, and its last warnings; for a bound one, how far its growth is

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotfake "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
@@ -103,6 +104,17 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 	failed := func(name string) *snapshotv1.VolumeSnapshot {
 		return &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Status: &snapshotv1.VolumeSnapshotStatus{Error: &snapshotv1.VolumeSnapshotError{Message: text("snapshotting non-CSI volumes is not supported")}}}
 	}
+	group := func(name string, change func(*groupv1.VolumeGroupSnapshot)) *groupv1.VolumeGroupSnapshot {
+		g := &groupv1.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: "1", CreationTimestamp: noon},
+			Spec: groupv1.VolumeGroupSnapshotSpec{VolumeGroupSnapshotClassName: text("alike"), Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}}
+		if change != nil {
+			change(g)
+		}
+		return g
+	}
+	member := claimIn(corev1.ClaimBound)
+	member.Labels = map[string]string{"app": "db"}
+	ready := true
 	warning := func(of, by, reason, message string) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: of + "." + by}, Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: noon,
 			Source: corev1.EventSource{Component: by}, InvolvedObject: corev1.ObjectReference{Kind: "VolumeSnapshot", Namespace: "team-a", Name: of}}
@@ -178,16 +190,38 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 		"a snapshot that nobody takes up": {about: []string{"vs/nightly"}, phase: "Pending", open: true,
 			objects: []runtime.Object{&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", CreationTimestamp: noon}}},
 			want:    []string{"no VolumeSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run?", "it names no VolumeSnapshotClass, so it needs one that is the default of its claim's driver"}},
+		"a snapshot that waits for its group": {about: []string{"vs/nightly"}, phase: "Pending",
+			objects: []runtime.Object{&snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "nightly", OwnerReferences: []metav1.OwnerReference{{APIVersion: groupv1.SchemeGroupVersion.String(), Kind: "VolumeGroupSnapshot", Name: "all"}}}}},
+			want:    []string{"it belongs to VolumeGroupSnapshot all: kubectl cinder why vgs/all -n team-a"}},
+		"a group that is ready": {about: []string{"vgs/all"}, phase: "Ready", objects: []runtime.Object{group("all", func(g *groupv1.VolumeGroupSnapshot) {
+			g.Status = &groupv1.VolumeGroupSnapshotStatus{ReadyToUse: &ready}
+		})},
+			want: []string{"it is ready"}},
+		"a group without room, named like a snapshot without a tenant": {about: []string{"volumegroupsnapshots/older"}, phase: "Pending", objects: []runtime.Object{member, group("older", nil)},
+			want: []string{"it has been denied since 2026-11-28T12:00:00Z: QuotaExceeded: tenant a would use 4 of 3 snapshots"}},
+		"a group of a claim without a volume": {about: []string{"vgs/all"}, phase: "Pending",
+			objects: []runtime.Object{group("all", nil), func() runtime.Object { c := claimIn(corev1.ClaimPending); c.Labels = member.Labels; return c }()},
+			want:    []string{"claim data has no volume yet: kubectl cinder why data -n team-a"}},
+		"a group of no claim": {about: []string{"vgs/all"}, phase: "Pending", objects: []runtime.Object{group("all", nil), claimIn(corev1.ClaimBound)},
+			want: []string{"its selector app=db selects no claim"}},
+		"a group that is being taken": {about: []string{"vgs/all"}, phase: "Pending",
+			objects: []runtime.Object{member, group("all", nil), &groupv1.VolumeGroupSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: "groupsnapcontent-1", CreationTimestamp: noon}, Spec: groupv1.VolumeGroupSnapshotContentSpec{Driver: policy.CSIDriver}}},
+			want:    []string{"its snapshots are being taken since 2026-11-28T12:00:00Z (VolumeGroupSnapshotContent groupsnapcontent-1)"}},
+		"a group that nobody takes up": {about: []string{"vgs/all"}, phase: "Pending", objects: []runtime.Object{member, group("all", nil)},
+			want: []string{"no VolumeGroupSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run, with its feature gate CSIVolumeGroupSnapshot?", "VolumeGroupSnapshotClass alike does not exist"}},
+		"a group of another driver": {about: []string{"vgs/all"}, phase: "Pending",
+			objects: []runtime.Object{member, group("all", nil), &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "alike"}, Driver: "ebs.csi.aws.com"}},
+			want:    []string{"no VolumeGroupSnapshotContent has been made for it since 2026-11-28T12:00:00Z; if that lasts, does the snapshot-controller run, with its feature gate CSIVolumeGroupSnapshot?", "VolumeGroupSnapshotClass alike belongs to another driver, ebs.csi.aws.com"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]},"snapshots":{"pending":[{"namespace":"team-a","name":"full","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 3 of 2 snapshots"},{"namespace":"team-a","name":"older","state":"denied","created":"2026-11-28T11:00:00Z","since":"2026-11-28T12:00:05Z","reason":"NoMatchingTenant"}]},"replica":{"identity":"p_1","ready":true,"leads":true,"leadsSince":"2026-11-28T12:00:03Z"}}`))
+				_, _ = w.Write([]byte("{" + leading + `,"claims":{},"deletions":{"pending":[{"persistentVolume":"pvc-1","state":"blocked","since":"2026-11-28T12:00:00Z","reason":"VolumeStillAttached","message":"VolumeAttachment csi-worker-1 still attaches the volume"}]},"snapshots":{"pending":[{"namespace":"team-a","name":"full","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 3 of 2 snapshots"},{"namespace":"team-a","name":"older","state":"denied","created":"2026-11-28T11:00:00Z","since":"2026-11-28T12:00:05Z","reason":"NoMatchingTenant"},{"namespace":"team-a","name":"older","kind":"VolumeGroupSnapshot","state":"denied","since":"2026-11-28T12:00:00Z","reason":"QuotaExceeded","message":"tenant a would use 4 of 3 snapshots"}]},"replica":{"identity":"p_1","ready":true,"leads":true,"leadsSince":"2026-11-28T12:00:03Z"}}`))
 			}))
 			defer server.Close()
 			var core, snapshots []runtime.Object
 			for _, object := range c.objects {
 				switch object.(type) {
-				case *snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent:
+				case *snapshotv1.VolumeSnapshot, *snapshotv1.VolumeSnapshotContent, *groupv1.VolumeGroupSnapshot, *groupv1.VolumeGroupSnapshotContent, *groupv1.VolumeGroupSnapshotClass:
 					snapshots = append(snapshots, object)
 				default:
 					core = append(core, object)

@@ -27,28 +27,11 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	if status == nil {
 		status = &snapshotv1.VolumeSnapshotStatus{}
 	}
-	ready := status.ReadyToUse != nil && *status.ReadyToUse
-	q.Phase = "Pending"
-	switch {
-	case snapshot.DeletionTimestamp != nil:
-		q.Phase = "Deleting"
-		q.explainDeletionOf(snapshot)
-	case ready:
-		q.Phase = "Ready"
-		q.because("it is ready")
+	waits := q.explainTaken(ctx, "VolumeSnapshot", snapshot, status.ReadyToUse, status.Error)
+	if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil && waits {
+		q.because("it belongs to VolumeGroupSnapshot %s: kubectl cinder why vgs/%s -n %s", group.Name, group.Name, q.Namespace)
 	}
-	if !ready || snapshot.DeletionTimestamp != nil {
-		q.askProgramOfSnapshot(ctx)
-	}
-	newest := q.readEvents(ctx, "VolumeSnapshot", q.Namespace, q.Name, snapshot.UID)
-	if newest != nil && !q.Explained {
-		q.because("the program's last warning, of %s, says: %s: %s", at(newest.Time), newest.Reason, newest.Message)
-	}
-	// The snapshot-controller writes an error about each native volume that has no class.
-	if failure := status.Error; failure != nil && failure.Message != nil && !q.Explained {
-		q.because("the last attempt failed: %s", *failure.Message)
-	}
-	if of := snapshot.Spec.Source.PersistentVolumeClaimName; of != nil && !ready && snapshot.DeletionTimestamp == nil {
+	if of := snapshot.Spec.Source.PersistentVolumeClaimName; of != nil && waits {
 		q.explainSourceOf(ctx, *of)
 	}
 	q.explainContent(ctx, snapshot, status)
@@ -56,14 +39,41 @@ func (q *inquiry) explainSnapshot(ctx context.Context) error {
 	return nil
 }
 
-// askProgramOfSnapshot adds what the program reports about the snapshot or its content.
-func (q *inquiry) askProgramOfSnapshot(ctx context.Context) {
+// explainTaken says what VolumeSnapshots and VolumeGroupSnapshots have in common, and returns
+// whether the object waits for its snapshots.
+func (q *inquiry) explainTaken(ctx context.Context, kind string, object metav1.Object, isReady *bool, failure *snapshotv1.VolumeSnapshotError) (waits bool) {
+	ready, deleting := isReady != nil && *isReady, object.GetDeletionTimestamp() != nil
+	q.Phase = "Pending"
+	switch {
+	case deleting:
+		q.Phase = "Deleting"
+		q.explainDeletionOf(object)
+	case ready:
+		q.Phase = "Ready"
+		q.because("it is ready")
+	}
+	if !ready || deleting {
+		q.askProgramOfSnapshot(ctx, kind)
+	}
+	newest := q.readEvents(ctx, kind, q.Namespace, q.Name, object.GetUID())
+	if newest != nil && !q.Explained {
+		q.because("the program's last warning, of %s, says: %s: %s", at(newest.Time), newest.Reason, newest.Message)
+	}
+	// The snapshot-controller writes an error about each native volume that has no class.
+	if failure != nil && failure.Message != nil && !q.Explained {
+		q.because("the last attempt failed: %s", *failure.Message)
+	}
+	return !ready && !deleting
+}
+
+// askProgramOfSnapshot adds what the program reports about the object or its content.
+func (q *inquiry) askProgramOfSnapshot(ctx context.Context, kind string) {
 	report := q.reportAbout(ctx, selection{namespace: q.Namespace})
 	if report == nil || report.Snapshots == nil {
 		return
 	}
 	for i, pending := range report.Snapshots.Pending {
-		if pending.Namespace == q.Namespace && pending.Name == q.Name {
+		if pending.Namespace == q.Namespace && pending.Name == q.Name && (pending.Kind == objects.GroupKind) == (kind == objects.GroupKind) {
 			q.explainWaiting(&report.Snapshots.Pending[i])
 		}
 	}

@@ -19,12 +19,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// Volumes are the volumes of one backend; *backends.Lifecycle implements it.
+// Volumes are the volumes of one backend; backends.Snapshots implements it.
 type Volumes interface {
 	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 	HasType(ctx context.Context, volumeType string) (bool, error)
-	Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
-	Migrate(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error)
+	Retype(ctx context.Context, target backends.Target, volumeType string, mayMigrate bool) (cinder.Volume, error)
 	SnapshotsOf(ctx context.Context, volumeID string) ([]string, error)
 }
 
@@ -64,7 +63,8 @@ type Plan struct {
 
 	volumes Volumes
 	target  backends.Target
-	migrate bool
+	// mayMigrate lets Cinder copy the volume.
+	mayMigrate bool
 }
 
 // Plan finds the claim's volume and checks everything that can be checked without a
@@ -97,7 +97,7 @@ func (r *Retyper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	if request.Migrate && !origin.CSI {
 		return nil, refuse("PersistentVolume %s is native, so it records for good how its present storage is reached; move the claim to mode csi first", pv.Name)
 	}
-	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target(), migrate: request.Migrate}
+	plan := &Plan{PersistentVolume: pv.Name, Backend: origin.Backend, Type: request.Type, target: origin.Target(), mayMigrate: request.Migrate}
 	plan.target.Permit = r.stillBound(pv, claim)
 	if err := r.decide(ctx, plan, claim, origin, request.byClass); err != nil {
 		return nil, err
@@ -215,10 +215,7 @@ func (r *Retyper) Apply(ctx context.Context, plan *Plan) (cinder.Volume, error) 
 	if plan.Done {
 		return plan.Volume, nil
 	}
-	if plan.migrate {
-		return plan.volumes.Migrate(ctx, plan.target, plan.Type)
-	}
-	return plan.volumes.Retype(ctx, plan.target, plan.Type)
+	return plan.volumes.Retype(ctx, plan.target, plan.Type, plan.mayMigrate)
 }
 
 // RetypeVolume gives the volume of a PersistentVolume the type that the

@@ -58,17 +58,11 @@ func (o *oneVolume) HasType(_ context.Context, volumeType string) (bool, error) 
 	return volumeType == "ssd", nil
 }
 
-func (o *oneVolume) Migrate(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
-	v, err := o.Retype(ctx, target, volumeType)
-	o.migrated = err == nil
-	return v, err
-}
-
 func (o *oneVolume) SnapshotsOf(context.Context, string) ([]string, error) {
 	return o.snapshots, o.snapshotsErr
 }
 
-func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeType string) (cinder.Volume, error) {
+func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeType string, mayMigrate bool) (cinder.Volume, error) {
 	if o.before != nil {
 		o.before()
 	}
@@ -76,6 +70,7 @@ func (o *oneVolume) Retype(ctx context.Context, target backends.Target, volumeTy
 		return cinder.Volume{}, err
 	}
 	o.requests++
+	o.migrated = mayMigrate
 	o.volume.Type = volumeType
 	return o.volume, nil
 }

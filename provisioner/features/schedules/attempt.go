@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -20,14 +19,14 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/backoff"
 )
 
-func (c *Controller) failureOf(claim types.NamespacedName) error {
+func (c *Controller) failureOf(of target) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failures[claim]
+	return c.failures[of]
 }
 
-// do does what is due for a claim.
-func (c *Controller) do(ctx context.Context, a *worker.Attempt[types.NamespacedName]) worker.Outcome {
+// do does what is due for a target.
+func (c *Controller) do(ctx context.Context, a *worker.Attempt[target]) worker.Outcome {
 	more, err := c.attempt(ctx, a)
 	if ctx.Err() != nil || a.Waits() {
 		return worker.Outcome{} // the next leader continues, or another attempt
@@ -41,17 +40,17 @@ func (c *Controller) do(ctx context.Context, a *worker.Attempt[types.NamespacedN
 	return worker.Outcome{Done: true}
 }
 
-// note keeps an attempt's failure, and reports the first of a claim, and of the rights.
-func (c *Controller) note(claim types.NamespacedName, err error) {
+// note keeps an attempt's failure, and reports the first of a target, and of the rights.
+func (c *Controller) note(of target, err error) {
 	// Quotas and admission of a namespace forbid, too, but with other words.
 	lacksRights := apierrors.IsForbidden(err) && (strings.Contains(err.Error(), "cannot create resource") || strings.Contains(err.Error(), "cannot delete resource"))
 	c.mu.Lock()
-	first, tell := c.failures[claim] == nil, lacksRights && !c.told
+	first, tell := c.failures[of] == nil, lacksRights && !c.told
 	c.told = c.told || tell
 	if err == nil {
-		delete(c.failures, claim)
+		delete(c.failures, of)
 	} else {
-		c.failures[claim] = err
+		c.failures[of] = err
 	}
 	c.mu.Unlock()
 	if err == nil {
@@ -59,7 +58,7 @@ func (c *Controller) note(claim types.NamespacedName, err error) {
 	}
 	c.Metrics.count("failed")
 	if first {
-		c.Logger.Warn("Cannot make the scheduled VolumeSnapshots of a claim; trying again", "claim", claim.String(), "error", err)
+		c.Logger.Warn("Cannot make scheduled snapshots; trying again", "of", of.String(), "error", err)
 	}
 	if tell {
 		c.Tell("snapshots of schedules are not taken; install the component snapshot-schedules, which has the rights, or remove protect from the policy: " + err.Error())
@@ -68,25 +67,18 @@ func (c *Controller) note(claim types.NamespacedName, err error) {
 
 // attempt reads what exists from the API server, because a late cache may show a snapshot as
 // good that is gone, and does what is due.
-func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.NamespacedName]) (more bool, err error) {
-	claim, err := c.Claims.PersistentVolumeClaims(a.Key.Namespace).Get(a.Key.Name)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
+func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[target]) (more bool, err error) {
+	of, err := c.find(a.Key)
+	// Nothing is done at a backend, so only tenants share the turns.
+	if err != nil || of == nil || !a.Begin(of.tenant, of.tenant) {
 		return false, err
 	}
-	of, tenant, schedules := c.schedulesOf(c.Policy(), claim)
-	// Nothing is done at a backend, so only tenants share the turns.
-	if len(schedules) == 0 || !a.Begin(tenant, tenant) {
-		return false, nil
-	}
 	var errs []error
-	var taken []*snapshotv1.VolumeSnapshot
+	var taken []*shot
 	known := false
-	for _, s := range schedules {
+	for _, s := range of.schedules {
 		if !known {
-			if taken, known, err = c.read(ctx, of); err != nil || !known {
+			if taken, known, err = c.read(ctx, of.target); err != nil || !known {
 				return false, errors.Join(append(errs, err)...)
 			}
 		}
@@ -96,108 +88,101 @@ func (c *Controller) attempt(ctx context.Context, a *worker.Attempt[types.Namesp
 	return more, errors.Join(errs...)
 }
 
-// read reads the VolumeSnapshots of a claim from the API server. A write follows at once. It
+// find returns a target as the caches show it; nil if it has no schedule any more.
+func (c *Controller) find(key target) (*protected, error) {
+	claims, err := c.Claims.PersistentVolumeClaims(key.namespace).List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	all := c.protectedBy(c.Policy(), slices.DeleteFunc(claims, func(claim *corev1.PersistentVolumeClaim) bool {
+		return claim.UID != key.uid && (!key.isGroup() || claim.Labels[objects.LabelProtectGroup] != key.group)
+	}))
+	if i := slices.IndexFunc(all, func(of *protected) bool { return of.target == key }); i >= 0 {
+		return all[i], nil
+	}
+	return nil, nil
+}
+
+// read reads the snapshots of a target from the API server. A write follows at once. It
 // returns false if the claim is gone, and perhaps another has its name: that one's snapshots
 // must not push out those of the former.
-func (c *Controller) read(ctx context.Context, of protected) (taken []*snapshotv1.VolumeSnapshot, exists bool, err error) {
+func (c *Controller) read(ctx context.Context, of target) (taken []*shot, exists bool, err error) {
 	if err := c.limit.Wait(ctx); err != nil {
 		return nil, false, err
 	}
-	list, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshotList, error) {
-		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{objects.LabelClaimUID: string(of.UID)}).String()})
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("cannot list the VolumeSnapshots of claim %s/%s: %w", of.Namespace, of.Claim, err)
+	kind := c.kindOf(of)
+	if taken, err = within(ctx, func(ctx context.Context) ([]*shot, error) { return kind.list(ctx, of) }); err != nil {
+		return nil, false, fmt.Errorf("cannot list the %ss of %s: %w", kind, of, err)
 	}
-	for i := range list.Items {
-		taken = append(taken, &list.Items[i])
+	if exists, err = within(ctx, func(ctx context.Context) (bool, error) { return kind.exists(ctx, of) }); err != nil {
+		return nil, false, fmt.Errorf("cannot read %s: %w", of, err)
 	}
-	claim, err := within(ctx, func(ctx context.Context) (*corev1.PersistentVolumeClaim, error) {
-		return c.Kubernetes.CoreV1().PersistentVolumeClaims(of.Namespace).Get(ctx, of.Claim, metav1.GetOptions{})
-	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, false, nil
-	case err != nil:
-		return nil, false, fmt.Errorf("cannot read claim %s/%s: %w", of.Namespace, of.Claim, err)
-	}
-	return taken, claim.UID == of.UID && claim.DeletionTimestamp == nil, nil
+	return taken, exists, nil
 }
 
-// follow does the next that is due for a schedule. It deletes one VolumeSnapshot at most: for
-// the next one, the newer good ones must still exist. That comes first, since it may make room
+// follow does the next that is due for a schedule. It deletes one snapshot at most: for the
+// next one, the newer good ones must still exist. That comes first, since it may make room
 // in a quota, but must not keep another from being taken. left means that more is due.
-func (c *Controller) follow(ctx context.Context, of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot) (wrote, left bool, err error) {
-	claims, err := c.Claims.PersistentVolumeClaims(of.Namespace).List(labels.Everything())
+func (c *Controller) follow(ctx context.Context, of *protected, s policy.Schedule, taken []*shot) (wrote, left bool, err error) {
+	claims, err := c.Claims.PersistentVolumeClaims(of.namespace).List(labels.Everything())
 	if err != nil {
 		return false, false, err
 	}
-	p := planOf(of, s, ofSchedule(of, s, taken), restoredBy(claims), time.Now())
+	this := series{of.target, s.Name}
+	own := slices.DeleteFunc(slices.Clone(taken), func(one *shot) bool { return one.series != this })
+	p := planOf(of, s, own, restoredBy(claims), time.Now())
 	var errs []error
 	for _, old := range p.expired[:min(len(p.expired), refusedAtOnce)] {
-		if err = c.remove(ctx, of, s, old); err == nil {
+		if err = c.remove(ctx, old); err == nil {
 			return true, len(p.expired) > 1 || p.take != "", errors.Join(errs...)
 		}
 		errs = append(errs, err)
 	}
 	if p.take != "" {
-		errs = append(errs, c.take(ctx, of, s, p.take))
+		errs = append(errs, c.take(ctx, this, s.SnapshotClass, p.take))
 	}
 	return p.take != "", false, errors.Join(errs...)
 }
 
-// take creates the VolumeSnapshot of a turn.
-func (c *Controller) take(ctx context.Context, of protected, s policy.Schedule, name string) error {
-	err := c.create(ctx, of, s, name)
+// take creates the snapshot of a turn.
+func (c *Controller) take(ctx context.Context, of series, class, name string) error {
+	kind := c.kindOf(of.target)
+	create := func(ctx context.Context) (any, error) { return nil, kind.create(ctx, of, class, name) }
+	_, err := within(ctx, create)
 	if apierrors.IsAlreadyExists(err) {
-		var there *snapshotv1.VolumeSnapshot
-		if there, err = within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
-			return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Get(ctx, name, metav1.GetOptions{})
-		}); err == nil && isOf(of, s, there) {
+		var there *shot
+		if there, err = within(ctx, func(ctx context.Context) (*shot, error) { return kind.get(ctx, of.namespace, name) }); err == nil && there.series == of {
 			return nil // another leader was faster
 		}
 		if err == nil {
 			// Somebody has taken it over, or an earlier claim of this name had it.
-			name = nameOf(of, s.Name, time.Now())
-			err = c.create(ctx, of, s, name)
+			name = nameOf(of.target, of.schedule, time.Now())
+			_, err = within(ctx, create)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot create VolumeSnapshot %s/%s of schedule %s: %w", of.Namespace, name, s.Name, err)
+		return fmt.Errorf("cannot create %s %s/%s of schedule %s: %w", kind, of.namespace, name, of.schedule, err)
 	}
 	c.Metrics.count("created")
-	c.Logger.Info("Created a scheduled VolumeSnapshot", "snapshot", of.Namespace+"/"+name, "claim", of.Claim, "schedule", s.Name)
+	c.Logger.Info("Created a scheduled "+kind.String(), "snapshot", of.namespace+"/"+name, "of", of.target.String(), "schedule", of.schedule)
 	return nil
 }
 
-func (c *Controller) create(ctx context.Context, of protected, s policy.Schedule, name string) error {
-	made := &snapshotv1.VolumeSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: of.Namespace, Labels: objects.ScheduleLabels(s.Name, of.UID)},
-		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &of.Claim}},
-	}
-	if s.SnapshotClass != "" {
-		made.Spec.VolumeSnapshotClassName = &s.SnapshotClass
-	}
-	_, err := within(ctx, func(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
-		return c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Create(ctx, made, metav1.CreateOptions{})
-	})
-	return err
-}
-
-// remove deletes a VolumeSnapshot that is not needed any longer.
-func (c *Controller) remove(ctx context.Context, of protected, s policy.Schedule, old *snapshotv1.VolumeSnapshot) error {
+// remove deletes a snapshot that is not needed any longer.
+func (c *Controller) remove(ctx context.Context, old *shot) error {
+	kind := c.kindOf(old.target)
 	_, err := within(ctx, func(ctx context.Context) (any, error) {
 		// A tenant may have taken it over meanwhile, by removing its labels.
-		return nil, c.Client.SnapshotV1().VolumeSnapshots(of.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
+		return nil, kind.delete(ctx, old, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.uid, ResourceVersion: &old.version}})
 	})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("cannot delete VolumeSnapshot %s/%s, which schedule %s needs no longer: %w", of.Namespace, old.Name, s.Name, err)
+		return fmt.Errorf("cannot delete %s %s/%s, which schedule %s needs no longer: %w", kind, old.namespace, old.name, old.schedule, err)
 	}
 	c.Metrics.count("deleted")
-	c.Logger.Info("Deleted a scheduled VolumeSnapshot, because newer ones are good", "snapshot", of.Namespace+"/"+old.Name, "claim", of.Claim, "schedule", s.Name)
+	c.Logger.Info("Deleted a scheduled "+kind.String()+", because newer ones are good", "snapshot", old.namespace+"/"+old.name, "of", old.target.String(), "schedule", old.schedule)
 	return nil
 }
 

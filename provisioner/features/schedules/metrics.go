@@ -13,7 +13,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "standalone_cinder_scheduled_snapshots_total",
-			Help: "VolumeSnapshots that schedules of the policy created (action=created), deleted because newer ones are good (deleted), or could not create or delete (failed).",
+			Help: "VolumeSnapshots and VolumeGroupSnapshots that schedules of the policy created (action=created), deleted because newer ones are good (deleted), or could not create or delete (failed).",
 		}, []string{"action"}),
 		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "standalone_cinder_scheduled_snapshots_late",

@@ -2,33 +2,101 @@ package schedules
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"time"
 
-	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 )
 
-// protected is the volume of a claim.
-type protected struct {
-	Namespace, Claim string
-	UID              types.UID
-	// Since is when the claim was created.
-	Since time.Time
+// target is what schedules take snapshots of.
+type target struct {
+	namespace string
+	// claim and uid are a claim's.
+	claim string
+	uid   types.UID
+	// group, without a claim, is the value of the label that all claims of the group have.
+	group string
 }
 
-// plan is what a schedule needs now for one volume.
+func (t target) isGroup() bool { return t.group != "" }
+
+func (t target) String() string {
+	if t.isGroup() {
+		return fmt.Sprintf("group %s in namespace %s", t.group, t.namespace)
+	}
+	return fmt.Sprintf("claim %s/%s", t.namespace, t.claim)
+}
+
+// seed is what the turns of a target are drawn from.
+func (t target) seed() string {
+	if t.isGroup() {
+		return t.namespace + "/" + t.group
+	}
+	return string(t.uid)
+}
+
+// protected is a target with its schedules.
+type protected struct {
+	target
+	tenant    string
+	schedules []policy.Schedule
+	// since is when its first claim was created.
+	since time.Time
+	// claims are the claim, or those of the group that have one of the schedules.
+	claims []*corev1.PersistentVolumeClaim
+}
+
+// series are the snapshots that one schedule takes of one target.
+type series struct {
+	target
+	schedule string
+}
+
+// shot is a VolumeSnapshot or VolumeGroupSnapshot that a schedule made.
+type shot struct {
+	series
+	name, version   string
+	uid             types.UID
+	created         time.Time
+	ready, deleting bool
+	// holds are the claim, or the volumes, that it has copies of; empty if they are not known.
+	holds []string
+	// copies are the names of the VolumeSnapshots from which claims are made.
+	copies []string
+}
+
+func (s *shot) isGood() bool { return s.ready && !s.deleting }
+
+// isReplacedBy reports whether so many newer ones have all that it has. A group may have lost
+// claims since, or its claims others of the same names.
+func (s *shot) isReplacedBy(newer []*shot, times int64) bool {
+	if len(s.holds) == 0 {
+		return false
+	}
+	for _, other := range newer {
+		if !slices.ContainsFunc(s.holds, func(one string) bool { return !slices.Contains(other.holds, one) }) {
+			if times--; times == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// plan is what a schedule needs now for one target.
 type plan struct {
-	// take is the name of the VolumeSnapshot to create; empty if none is due, or an earlier
-	// one is not ready yet: a backend that takes none must not gather requests.
+	// take is the name of the snapshot to create; empty if none is due, or an earlier one is
+	// not ready yet: a backend that takes none must not gather requests.
 	take string
-	// expired are the VolumeSnapshots to delete, the oldest first. Newer good ones exist for
-	// each.
-	expired []*snapshotv1.VolumeSnapshot
+	// expired are the snapshots to delete, the oldest first. Newer good ones exist for each.
+	expired []*shot
 	// good is when the last good one was created, or the claim if there is none.
 	good time.Time
 	// never means that there is no good one.
@@ -38,46 +106,50 @@ type plan struct {
 	waitsSince time.Time
 }
 
-// planOf plans from the VolumeSnapshots of a schedule for a volume, in any order. Those that
-// are being restored stay.
-func planOf(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot, restored map[types.NamespacedName]bool, now time.Time) plan {
-	p := plan{good: of.Since, never: true}
-	turn := turnOf(of.UID, s.Every, now)
-	due, name := turn.After(of.Since), nameOf(of, s.Name, turn)
-	var good []*snapshotv1.VolumeSnapshot
+// planOf plans from the snapshots of a series, in any order. Those that are being restored
+// stay.
+func planOf(of *protected, s policy.Schedule, taken []*shot, restored map[types.NamespacedName]bool, now time.Time) plan {
+	p := plan{good: of.since, never: true}
+	turn := turnOf(of.seed(), s.Every, now)
+	due, name := turn.After(of.since), nameOf(of.target, s.Name, turn)
+	var good []*shot
 	for _, one := range taken {
-		due = due && takenAt(one).Before(turn) && one.Name != name
+		due = due && one.takenAt().Before(turn) && one.name != name
 		switch {
-		case !isReady(one):
-			p.waits, p.waitsSince = one.Name, takenAt(one)
-		case one.DeletionTimestamp == nil:
+		case !one.ready:
+			p.waits, p.waitsSince = one.name, one.takenAt()
+		case !one.deleting:
 			good = append(good, one)
 		}
 	}
 	if due && p.waits == "" {
 		p.take = name
 	}
-	slices.SortFunc(good, func(a, b *snapshotv1.VolumeSnapshot) int {
-		return cmp.Or(takenAt(b).Compare(takenAt(a)), cmp.Compare(b.Name, a.Name))
+	slices.SortFunc(good, func(a, b *shot) int {
+		return cmp.Or(b.takenAt().Compare(a.takenAt()), cmp.Compare(b.name, a.name))
 	})
 	if len(good) > 0 {
-		p.good, p.never = takenAt(good[0]), false
+		p.good, p.never = good[0].takenAt(), false
 	}
-	p.expired = slices.DeleteFunc(good[min(int(s.Keep), len(good)):], func(one *snapshotv1.VolumeSnapshot) bool {
-		return restored[types.NamespacedName{Namespace: one.Namespace, Name: one.Name}]
-	})
-	slices.Reverse(p.expired)
+	stay := min(int(s.Keep), len(good))
+	for i, one := range slices.Backward(good[stay:]) {
+		isRestored := slices.ContainsFunc(one.copies, func(name string) bool {
+			return restored[types.NamespacedName{Namespace: one.namespace, Name: name}]
+		})
+		if !isRestored && one.isReplacedBy(good[:stay+i], s.Keep) {
+			p.expired = append(p.expired, one)
+		}
+	}
 	return p
 }
 
-// takenAt returns when a VolumeSnapshot was taken: its turn by the leader's clock, or its
-// creation by the API server's. One of them may be ahead, and what seems to come from the
-// future would keep others from being taken, or outlive them.
-func takenAt(one *snapshotv1.VolumeSnapshot) time.Time {
-	created := one.CreationTimestamp.Time
-	turn, err := time.Parse(turnFormat, one.Name[max(0, len(one.Name)-len(turnFormat)):])
-	if err != nil || created.Before(turn) {
-		return created
+// takenAt returns when a snapshot was taken: its turn by the leader's clock, or its creation
+// by the API server's. One of them may be ahead, and what seems to come from the future would
+// keep others from being taken, or outlive them.
+func (s *shot) takenAt() time.Time {
+	turn, err := time.Parse(turnFormat, s.name[max(0, len(s.name)-len(turnFormat)):])
+	if err != nil || s.created.Before(turn) {
+		return s.created
 	}
 	return turn
 }
@@ -95,15 +167,11 @@ func lateAfter(s policy.Schedule) time.Duration {
 	return s.Every + max(15*time.Minute, min(s.Every, time.Hour))
 }
 
-func isReady(s *snapshotv1.VolumeSnapshot) bool {
-	return s.Status != nil && s.Status.ReadyToUse != nil && *s.Status.ReadyToUse
-}
-
-// turnOf returns the last turn of a volume. Volumes have theirs at different minutes, so that
-// a backend takes the snapshots of a day all day.
-func turnOf(claim types.UID, every time.Duration, now time.Time) time.Time {
+// turnOf returns the last turn of a target. They have theirs at different minutes, so that a
+// backend takes the snapshots of a day all day.
+func turnOf(seed string, every time.Duration, now time.Time) time.Time {
 	h := fnv.New64a()
-	h.Write([]byte(claim))
+	h.Write([]byte(seed))
 	minutes := int64(every / time.Minute)
 	offset := int64(h.Sum64() % uint64(minutes))
 	minute := now.Unix() / 60
@@ -113,12 +181,17 @@ func turnOf(claim types.UID, every time.Duration, now time.Time) time.Time {
 // turnFormat is how a turn ends a name.
 const turnFormat = "-20060102-1504"
 
-// nameOf returns the name of the VolumeSnapshot for a turn. So a turn is taken once, whatever
+// nameOf returns the name of the snapshot for a turn. So a turn is taken once, whatever
 // process dies and however late caches are.
-func nameOf(of protected, schedule string, turn time.Time) string {
+func nameOf(of target, schedule string, turn time.Time) string {
 	suffix := "-" + schedule + turn.UTC().Format(turnFormat)
-	if len(of.Claim)+len(suffix) > validation.DNS1123SubdomainMaxLength {
-		return string(of.UID) + suffix
+	name, instead := of.claim, string(of.uid)
+	if of.isGroup() {
+		// Names allow less than labels.
+		name, instead = of.group, fmt.Sprintf("group-%x", sha256.Sum256([]byte(of.group)))[:20]
 	}
-	return of.Claim + suffix
+	if len(validation.IsDNS1123Subdomain(name+suffix)) > 0 {
+		return instead + suffix
+	}
+	return name + suffix
 }

@@ -9,7 +9,6 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
@@ -32,6 +31,18 @@ func taken(name string, at time.Time, state string) *snapshotv1.VolumeSnapshot {
 	}
 	return s
 }
+
+// shots describes VolumeSnapshots of the claim "c1" by the schedule "daily".
+func shots(taken []*snapshotv1.VolumeSnapshot) (all []*shot) {
+	for _, s := range taken {
+		one := shotOf(s)
+		one.series, one.holds = series{data(), "daily"}, []string{"c1"}
+		all = append(all, one)
+	}
+	return all
+}
+
+func data() target { return target{namespace: "team-a", claim: "data", uid: "c1"} }
 
 func TestWhatIsDue(t *testing.T) {
 	turn := dawn()
@@ -57,11 +68,11 @@ func TestWhatIsDue(t *testing.T) {
 		"one that is being deleted protects no longer": {[]*snapshotv1.VolumeSnapshot{taken("a", ago(2), "good"), taken("b", ago(1), "good"), taken("c", turn, "deleting")}, ago(3), "", ""},
 	} {
 		t.Run(title, func(t *testing.T) {
-			of := protected{"team-a", "data", "c1", c.since}
-			p := planOf(of, policy.Schedule{Name: "daily", Every: 6 * time.Hour, Keep: 2}, c.taken, nil, turn.Add(time.Minute))
+			of := &protected{target: data(), since: c.since}
+			p := planOf(of, policy.Schedule{Name: "daily", Every: 6 * time.Hour, Keep: 2}, shots(c.taken), nil, turn.Add(time.Minute))
 			var expired []string
 			for _, one := range p.expired {
-				expired = append(expired, one.Name)
+				expired = append(expired, one.name)
 			}
 			if p.take != c.take || strings.Join(expired, " ") != c.expired {
 				t.Errorf("takes %q and deletes %q, want %q and %q", p.take, expired, c.take, c.expired)
@@ -72,7 +83,7 @@ func TestWhatIsDue(t *testing.T) {
 
 func TestTurnsAreSpreadAndRegular(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		claim := types.UID(rapid.StringN(1, 40, 40).Draw(t, "claim"))
+		claim := rapid.StringN(1, 40, 40).Draw(t, "claim")
 		every := time.Duration(rapid.IntRange(1, 600_000).Draw(t, "minutes")) * time.Minute
 		now := time.Unix(rapid.Int64Range(1_700_000_000, 4_000_000_000).Draw(t, "now"), 0)
 		turn := turnOf(claim, every, now)
@@ -82,7 +93,7 @@ func TestTurnsAreSpreadAndRegular(t *testing.T) {
 	})
 	minutes := map[int]int{}
 	for i := range 600 {
-		minutes[turnOf(types.UID(fmt.Sprint("claim-", i)), time.Hour, dawn()).Minute()]++
+		minutes[turnOf(fmt.Sprint("claim-", i), time.Hour, dawn()).Minute()]++
 	}
 	if len(minutes) < 50 {
 		t.Errorf("600 claims have their turns in %d minutes of an hour", len(minutes))
@@ -91,10 +102,47 @@ func TestTurnsAreSpreadAndRegular(t *testing.T) {
 
 func TestNamesFitAndDiffer(t *testing.T) {
 	long := strings.Repeat("a", 253)
-	one := nameOf(protected{"n", long, "uid-1", time.Time{}}, "daily", dawn())
-	other := nameOf(protected{"n", long, "uid-2", time.Time{}}, "daily", dawn())
-	if one == other || len(validation.IsDNS1123Subdomain(one)) > 0 {
-		t.Errorf("names %q and %q", one, other)
+	names := map[string]target{}
+	for _, of := range []target{
+		{namespace: "n", claim: long, uid: "uid-1"}, {namespace: "n", claim: long, uid: "uid-2"}, {namespace: "n", claim: "db", uid: "uid-3"},
+		{namespace: "n", group: "db2"}, {namespace: "n", group: "DB"}, {namespace: "n", group: "D_B"}, {namespace: "n", group: "d..b"}, {namespace: "n", group: strings.Repeat("a", 63)},
+	} {
+		name := nameOf(of, strings.Repeat("s", 63), dawn())
+		if other, there := names[name]; there || len(validation.IsDNS1123Subdomain(name)) > 0 {
+			t.Errorf("%s has the name %q, and %s", of, name, other)
+		}
+		names[name] = of
+	}
+}
+
+// TestAGroupThatHasWhatNewerOnesLackStays: somebody may have deleted a claim by accident, or
+// made it anew.
+func TestAGroupThatHasWhatNewerOnesLackStays(t *testing.T) {
+	of := target{namespace: "team-a", group: "db"}
+	for name, test := range map[string]struct {
+		volumes []string // of the groups, the oldest first, separated by spaces
+		expired string
+	}{
+		"all have the same":              {[]string{"a b", "b a", "a b"}, "0"},
+		"a claim has come":               {[]string{"a", "a b", "a b", "a b"}, "0 1"},
+		"a claim has gone":               {[]string{"a b", "a", "a", "a", "a"}, "1 2"},
+		"a claim was made anew":          {[]string{"a b", "a b", "a c", "a c", "a c"}, "2"},
+		"one is not known to have any":   {[]string{"a", "a", "", ""}, ""},
+		"the oldest is not known either": {[]string{"", "a", "a", "a"}, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all []*shot
+			for i, volumes := range test.volumes {
+				all = append(all, &shot{series: series{of, "daily"}, name: fmt.Sprint(i), created: dawn().Add(time.Duration(i) * time.Hour), ready: true, holds: strings.Fields(volumes)})
+			}
+			var expired []string
+			for _, one := range planOf(&protected{target: of}, policy.Schedule{Name: "daily", Every: 24 * time.Hour, Keep: 2}, all, nil, dawn().Add(9*time.Hour)).expired {
+				expired = append(expired, one.name)
+			}
+			if got := strings.Join(expired, " "); got != test.expired {
+				t.Errorf("deletes %q, want %q", got, test.expired)
+			}
+		})
 	}
 }
 
@@ -106,18 +154,17 @@ func TestTheLastGoodSnapshotStays(t *testing.T) {
 		s := policy.Schedule{Name: "daily", Every: time.Duration(rapid.IntRange(1, 3000).Draw(t, "minutes")) * time.Minute, Keep: rapid.Int64Range(1, 5).Draw(t, "keep")}
 		began := dawn()
 		now := began
-		of := protected{"team-a", "data", "c1", began}
-		var all []*snapshotv1.VolumeSnapshot
-		good := func() []*snapshotv1.VolumeSnapshot {
-			return slices.DeleteFunc(slices.Clone(all), func(one *snapshotv1.VolumeSnapshot) bool { return !isReady(one) })
+		of := &protected{target: data(), since: began}
+		var all []*shot
+		good := func() []*shot {
+			return slices.DeleteFunc(slices.Clone(all), func(one *shot) bool { return !one.ready })
 		}
 		names := map[string]bool{}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.Int64Range(1, int64(s.Every)*3).Draw(t, "later")))
 			switch step := rapid.SampledFrom([]string{"look", "look", "look", "ready", "tenant deletes", "keep"}).Draw(t, "step"); {
 			case step == "ready" && len(all) > 0:
-				done := true
-				all[len(all)-1].Status = &snapshotv1.VolumeSnapshotStatus{ReadyToUse: &done}
+				all[len(all)-1].ready = true
 			case step == "tenant deletes" && len(all) > 0:
 				i := rapid.IntRange(0, len(all)-1).Draw(t, "which")
 				all = slices.Delete(all, i, i+1)
@@ -130,18 +177,18 @@ func TestTheLastGoodSnapshotStays(t *testing.T) {
 					p.take, p.expired = "", nil
 				}
 				if p.take != "" {
-					if slices.ContainsFunc(all, func(one *snapshotv1.VolumeSnapshot) bool { return one.Name == p.take || !isReady(one) }) {
+					if slices.ContainsFunc(all, func(one *shot) bool { return one.name == p.take || !one.ready }) {
 						t.Fatalf("%s is taken again, or while another is", p.take)
 					}
 					names[p.take] = true
-					all = append(all, taken(p.take, now, "new"))
+					all = append(all, shots([]*snapshotv1.VolumeSnapshot{taken(p.take, now, "new")})...)
 				}
 				for _, one := range p.expired[:rapid.IntRange(0, len(p.expired)).Draw(t, "killed after some deletions")] {
 					i := slices.Index(all, one)
-					if newer := len(slices.DeleteFunc(good(), func(other *snapshotv1.VolumeSnapshot) bool {
-						return !other.CreationTimestamp.After(one.CreationTimestamp.Time)
-					})); int64(newer) < s.Keep || !isReady(one) {
-						t.Fatalf("%s is deleted, and %d newer ones are good", one.Name, newer)
+					if newer := len(slices.DeleteFunc(good(), func(other *shot) bool {
+						return !other.created.After(one.created)
+					})); int64(newer) < s.Keep || !one.ready {
+						t.Fatalf("%s is deleted, and %d newer ones are good", one.name, newer)
 					}
 					all = slices.Delete(all, i, i+1)
 				}
@@ -157,7 +204,7 @@ func TestTheLastGoodSnapshotStays(t *testing.T) {
 func TestClocksThatDiffer(t *testing.T) {
 	s := policy.Schedule{Name: "daily", Every: time.Hour, Keep: 1}
 	began := turnOf("c1", time.Hour, time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC))
-	of := protected{"team-a", "data", "c1", began.Add(-24 * time.Hour)}
+	of := &protected{target: data(), since: began.Add(-24 * time.Hour)}
 	for title, c := range map[string]struct{ leader, server func(hour int) time.Duration }{
 		"the API server is ahead": {func(int) time.Duration { return 0 }, func(int) time.Duration { return 5 * time.Hour }},
 		"the API server was ahead": {func(int) time.Duration { return 0 }, func(hour int) time.Duration {
@@ -177,9 +224,9 @@ func TestClocksThatDiffer(t *testing.T) {
 		}, func(int) time.Duration { return 0 }},
 	} {
 		t.Run(title, func(t *testing.T) {
-			var all []*snapshotv1.VolumeSnapshot
+			var all []*shot
 			made := 0
-			var last *snapshotv1.VolumeSnapshot
+			var last *shot
 			for minute := range 12 * 60 {
 				now := began.Add(time.Duration(minute) * time.Minute)
 				p := planOf(of, s, all, nil, now.Add(c.leader(minute/60)))
@@ -187,11 +234,11 @@ func TestClocksThatDiffer(t *testing.T) {
 					if old == last {
 						t.Fatalf("the newest is deleted after %d minutes", minute)
 					}
-					all = slices.DeleteFunc(all, func(one *snapshotv1.VolumeSnapshot) bool { return one == old })
+					all = slices.DeleteFunc(all, func(one *shot) bool { return one == old })
 				}
 				if p.take != "" {
 					made++
-					last = taken(p.take, now.Add(c.server(minute/60)), "good")
+					last = shots([]*snapshotv1.VolumeSnapshot{taken(p.take, now.Add(c.server(minute/60)), "good")})[0]
 					all = append(all, last)
 				}
 			}

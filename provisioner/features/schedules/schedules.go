@@ -1,10 +1,11 @@
 // Package schedules takes snapshots of volumes again and again, as the rules of the policy say
-// (protect), and deletes old ones when newer ones are good. They are VolumeSnapshots in the
-// namespaces of the claims, which tenants see, restore and delete like their own. Whatever
-// takes and removes snapshots for tenants does it for these, too, inside the same quotas.
+// (protect), and deletes old ones when newer ones are good. They are VolumeSnapshots and
+// VolumeGroupSnapshots in the namespaces of the claims, which tenants see, restore and delete
+// like their own. Whatever takes and removes snapshots for tenants does it for these, too,
+// inside the same quotas.
 //
-// Nothing is remembered between terms: the names, labels and times of the VolumeSnapshots say
-// what was done. It needs the component snapshot-schedules, which has the rights.
+// Nothing is remembered between terms: the names, labels and times of these objects say what
+// was done. It needs the component snapshot-schedules, which has the rights.
 package schedules
 
 import (
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
@@ -47,11 +49,15 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// Snapshots are the cluster's VolumeSnapshots.
+// Snapshots are the cluster's VolumeSnapshots and VolumeGroupSnapshots, from the cache.
 type Snapshots interface {
-	// Scheduled returns those that schedules made, from the cache, and false until all are
-	// known.
+	// Scheduled returns the VolumeSnapshots that schedules made, and false until all are
+	// known; ScheduledGroups does that for VolumeGroupSnapshots.
 	Scheduled() (made []*snapshotv1.VolumeSnapshot, known bool)
+	ScheduledGroups() (made []*groupv1.VolumeGroupSnapshot, known bool)
+	// VolumesOfGroup returns the handles of the volumes of a VolumeGroupSnapshot; nil if they
+	// are not known.
+	VolumesOfGroup(group types.UID) []string
 }
 
 // Options configure a Controller.
@@ -81,39 +87,31 @@ type Options struct {
 // Controller works for one term.
 type Controller struct {
 	Options
-	loop  *worker.Loop[types.NamespacedName]
+	loop  *worker.Loop[target]
 	limit flowcontrol.RateLimiter
-	// without is since when this term knows that a claim has a schedule and no good snapshot
-	// of it. Only look uses it.
-	without map[claimSchedule]time.Time
+	// without is since when this term knows that a series has no good snapshot. Only look
+	// uses it.
+	without map[series]time.Time
 	// late are the claims whose snapshots are late.
 	late *parking.Lot[*corev1.PersistentVolumeClaim]
 
 	mu sync.Mutex
-	// failures are by the claims whose last attempt failed, which the loop retries.
-	failures map[types.NamespacedName]error
+	// failures are by the targets whose last attempt failed, which the loop retries.
+	failures map[target]error
 	// told means that operators know of missing rights.
 	told bool
-}
-
-// claimSchedule is a schedule of a claim.
-type claimSchedule struct {
-	claim    types.UID
-	schedule string
 }
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{
-		Options: options, late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[types.NamespacedName]error{},
+		Options: options, late: parking.NewLot[*corev1.PersistentVolumeClaim](), failures: map[target]error{},
 		limit: flowcontrol.NewTokenBucketRateLimiter(listsPerSecond, 2*listsPerSecond),
 	}
-	c.loop = worker.New(worker.Options[types.NamespacedName]{
+	c.loop = worker.New(worker.Options[target]{
 		Name: "schedules", Workers: workers, Do: c.do,
-		Describe: func(claim types.NamespacedName) string {
-			return "the worker that makes scheduled VolumeSnapshots of claim " + claim.String()
-		},
-		Board: options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
+		Describe: func(of target) string { return "the worker that makes scheduled snapshots of " + of.String() },
+		Board:    options.Board, Monitor: options.Monitor, MaxWorkTime: options.MaxWorkTime,
 	})
 	return c
 }
@@ -139,8 +137,8 @@ func (c *Controller) Run(ctx context.Context) {
 // Parked returns the claims whose snapshots are late.
 func (c *Controller) Parked() *parking.Lot[*corev1.PersistentVolumeClaim] { return c.late }
 
-// look queues the claims for which something is due, according to the caches, and finds
-// those whose snapshots are late.
+// look queues the targets for which something is due, according to the caches, and finds the
+// claims whose snapshots are late.
 func (c *Controller) look(now time.Time) {
 	inForce := c.Policy()
 	if !hasSchedules(inForce) {
@@ -148,27 +146,20 @@ func (c *Controller) look(now time.Time) {
 		c.settle(nil, nil)
 		return
 	}
-	made, known := c.Snapshots.Scheduled()
 	claims, err := c.Claims.List(labels.Everything())
 	if err != nil {
 		return // the cache never returns an error
 	}
-	taken := map[types.UID][]*snapshotv1.VolumeSnapshot{}
-	for _, one := range made {
-		_, claim := objects.ScheduleOf(one.Labels)
-		taken[claim] = append(taken[claim], one)
-	}
+	taken, known := c.taken()
 	restored := restoredBy(claims)
-	without := map[claimSchedule]time.Time{}
+	without := map[series]time.Time{}
 	late, tenants := map[types.UID]bool{}, map[string]int{}
-	for _, claim := range claims {
-		of, tenant, schedules := c.schedulesOf(inForce, claim)
-		key := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}
-		for _, s := range schedules {
-			p := planOf(of, s, ofSchedule(of, s, taken[claim.UID]), restored, now)
+	for _, of := range c.protectedBy(inForce, claims) {
+		for _, s := range of.schedules {
+			this := series{of.target, s.Name}
+			p := planOf(of, s, taken[this], restored, now)
 			if p.never {
 				// The volume may be older than its schedule.
-				this := claimSchedule{claim.UID, s.Name}
 				since, seen := c.without[this]
 				if !seen {
 					since = now
@@ -179,18 +170,40 @@ func (c *Controller) look(now time.Time) {
 				without[this] = since
 				p.good = later(p.good, since.Add(-s.Every))
 			}
-			if known && (p.take != "" || len(p.expired) > 0) && c.failureOf(key) == nil {
-				c.loop.Add(key)
+			known := known[of.isGroup()]
+			if known && (p.take != "" || len(p.expired) > 0) && c.failureOf(of.target) == nil {
+				c.loop.Add(of.target)
 			}
-			if now.Sub(p.good) > lateAfter(s) && !late[claim.UID] {
-				late[claim.UID] = true
-				tenants[tenant]++
-				c.report(claim, s, p, known)
+			if now.Sub(p.good) <= lateAfter(s) {
+				continue
+			}
+			for _, claim := range of.claims {
+				if !late[claim.UID] {
+					late[claim.UID] = true
+					tenants[of.tenant]++
+					c.report(of, claim, s, p, known)
+				}
 			}
 		}
 	}
 	c.without = without
 	c.settle(late, tenants)
+}
+
+// taken returns what schedules made, according to the caches, and whether these know all,
+// by whether it is of groups.
+func (c *Controller) taken() (made map[series][]*shot, known map[bool]bool) {
+	made = map[series][]*shot{}
+	add := func(one *shot) { made[one.series] = append(made[one.series], one) }
+	snapshots, allSnapshots := c.Snapshots.Scheduled()
+	for _, s := range snapshots {
+		add(shotOf(s))
+	}
+	groups, allGroups := c.Snapshots.ScheduledGroups()
+	for _, g := range groups {
+		add(shotOfGroup(g, c.Snapshots.VolumesOfGroup(g.UID)))
+	}
+	return made, map[bool]bool{false: allSnapshots, true: allGroups}
 }
 
 // settle drops what is late no longer, and shows the rest.
@@ -209,46 +222,73 @@ func hasSchedules(p *policy.Policy) bool {
 	})
 }
 
+// protectedBy returns what schedules take of these claims. The claims of a group must all be
+// among them.
+func (c *Controller) protectedBy(p *policy.Policy, claims []*corev1.PersistentVolumeClaim) (all []*protected) {
+	groups := map[target]*protected{}
+	for _, claim := range claims {
+		tenant, schedules := c.schedulesOf(p, claim)
+		own := &protected{target: target{namespace: claim.Namespace, claim: claim.Name, uid: claim.UID}, tenant: tenant, since: claim.CreationTimestamp.Time, claims: []*corev1.PersistentVolumeClaim{claim}}
+		together := target{namespace: claim.Namespace, group: claim.Labels[objects.LabelProtectGroup]}
+		for _, s := range schedules {
+			switch {
+			case !s.IsOfGroups():
+				own.schedules = append(own.schedules, s)
+			case together.group == "":
+			case groups[together] == nil:
+				groups[together] = &protected{target: together, tenant: tenant, since: own.since, claims: own.claims, schedules: []policy.Schedule{s}}
+				all = append(all, groups[together])
+			default:
+				groups[together].join(claim, s)
+			}
+		}
+		if len(own.schedules) > 0 {
+			all = append(all, own)
+		}
+	}
+	return all
+}
+
+// join adds what a claim brings to its group. All rules of a tenant say the same of a schedule.
+func (p *protected) join(claim *corev1.PersistentVolumeClaim, s policy.Schedule) {
+	if p.claims[len(p.claims)-1] != claim {
+		p.claims = append(p.claims, claim)
+	}
+	if !slices.Contains(p.schedules, s) {
+		p.schedules = append(p.schedules, s)
+	}
+	if created := claim.CreationTimestamp.Time; created.Before(p.since) {
+		p.since = created
+	}
+}
+
 // schedulesOf returns the schedules for a claim's volume; none if the claim has none of this
 // program's.
-func (c *Controller) schedulesOf(p *policy.Policy, claim *corev1.PersistentVolumeClaim) (protected, string, []policy.Schedule) {
+func (c *Controller) schedulesOf(p *policy.Policy, claim *corev1.PersistentVolumeClaim) (tenant string, schedules []policy.Schedule) {
 	if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil {
-		return protected{}, "", nil
+		return "", nil
 	}
 	pv, err := c.PersistentVolumes.Get(claim.Spec.VolumeName)
 	if err != nil || !objects.IsOurs(pv) || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
-		return protected{}, "", nil
+		return "", nil
 	}
 	namespace, err := c.Namespaces.Get(claim.Namespace)
 	if err != nil || namespace.DeletionTimestamp != nil {
-		return protected{}, "", nil
+		return "", nil
 	}
-	tenant, denial := p.TenantOf(namespace.Name, namespace.Labels)
+	of, denial := p.TenantOf(namespace.Name, namespace.Labels)
 	if denial != nil {
-		return protected{}, "", nil
+		return "", nil
 	}
-	schedules := tenant.SchedulesOf(pv.Spec.StorageClassName, claim.Labels[objects.LabelProtect])
+	schedules = of.SchedulesOf(pv.Spec.StorageClassName, claim.Labels[objects.LabelProtect])
 	if len(schedules) == 0 {
-		return protected{}, "", nil
+		return "", nil
 	}
 	origin, err := objects.OriginOf(pv)
 	if err != nil || origin.Cluster != c.Cluster || !origin.CSI && pv.Annotations[objects.AnnotationProvisionedBy] != c.Name {
-		return protected{}, "", nil
+		return "", nil
 	}
-	return protected{claim.Namespace, claim.Name, claim.UID, claim.CreationTimestamp.Time}, tenant.Name, schedules
-}
-
-// ofSchedule returns the VolumeSnapshots that a schedule made of a volume.
-func ofSchedule(of protected, s policy.Schedule, taken []*snapshotv1.VolumeSnapshot) []*snapshotv1.VolumeSnapshot {
-	return slices.DeleteFunc(slices.Clone(taken), func(one *snapshotv1.VolumeSnapshot) bool {
-		return !isOf(of, s, one)
-	})
-}
-
-func isOf(of protected, s policy.Schedule, one *snapshotv1.VolumeSnapshot) bool {
-	schedule, uid := objects.ScheduleOf(one.Labels)
-	claim := one.Spec.Source.PersistentVolumeClaimName
-	return one.Namespace == of.Namespace && schedule == s.Name && uid == of.UID && claim != nil && *claim == of.Claim
+	return of.Name, schedules
 }
 
 // restoredBy returns the VolumeSnapshots of which claims wait for a copy. The provisioner makes
@@ -274,17 +314,21 @@ func restoredBy(claims []*corev1.PersistentVolumeClaim) map[types.NamespacedName
 }
 
 // report says on a claim, once, that its snapshots are late.
-func (c *Controller) report(claim *corev1.PersistentVolumeClaim, s policy.Schedule, p plan, known bool) {
-	message := fmt.Sprintf("schedule %s has taken no good snapshot since %s, though one is due every %s", s.Name, p.good.UTC().Format(time.RFC3339), s.Period())
-	if p.never {
-		message = fmt.Sprintf("schedule %s has taken no good snapshot yet, though one is due every %s", s.Name, s.Period())
+func (c *Controller) report(of *protected, claim *corev1.PersistentVolumeClaim, s policy.Schedule, p plan, known bool) {
+	what, kind, since := "snapshot", c.kindOf(of.target), "yet"
+	if of.isGroup() {
+		what += " of group " + of.group
 	}
-	failed := c.failureOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+	if !p.never {
+		since = "since " + p.good.UTC().Format(time.RFC3339)
+	}
+	message := fmt.Sprintf("schedule %s has taken no good %s %s, though one is due every %s", s.Name, what, since, s.Period())
+	failed := c.failureOf(of.target)
 	switch {
 	case !known:
-		message += ": the VolumeSnapshots of the cluster are not known; their CRDs may be missing"
+		message += fmt.Sprintf(": the %ss of the cluster are not known; their CRDs may be missing", kind)
 	case p.waits != "":
-		message += fmt.Sprintf(": VolumeSnapshot %s is not ready; its events say why", p.waits)
+		message += fmt.Sprintf(": %s %s is not ready; its events say why", kind, p.waits)
 	case failed != nil:
 		message += ": " + failed.Error()
 	}

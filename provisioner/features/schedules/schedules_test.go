@@ -68,6 +68,8 @@ type cluster struct {
 	shown []*snapshotv1.VolumeSnapshot
 	told  []string
 	uids  int
+	// volumes are those of VolumeGroupSnapshots.
+	grouped map[types.UID][]string
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -78,7 +80,7 @@ func newCluster(t *testing.T) *cluster {
 		T: t, claims: indexer(), volumes: indexer(), namespaces: indexer(),
 		client:     snapshotfake.NewSimpleClientset(), //nolint:staticcheck // the other one knows no schema of these types
 		kubernetes: fake.NewClientset(),
-		events:     eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()),
+		events:     eventrecord.NewFakeRecorder(1000), metrics: NewMetrics(prometheus.NewRegistry()), grouped: map[types.UID][]string{},
 	}
 	c.follow(scheduled)
 	c.must(c.namespaces.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
@@ -355,8 +357,8 @@ func TestMissingRightsAreToldOnce(t *testing.T) {
 func TestANameThatIsTaken(t *testing.T) {
 	inBubble(t, func(t *testing.T, c *cluster) {
 		c.bind("data", nil)
-		of := protected{Namespace: "team-a", Claim: "data", UID: "uid-data"}
-		own := taken(nameOf(of, "hourly", turnOf(of.UID, time.Hour, time.Now().Add(time.Hour))), time.Now(), "good")
+		of := target{namespace: "team-a", claim: "data", uid: "uid-data"}
+		own := taken(nameOf(of, "hourly", turnOf(of.seed(), time.Hour, time.Now().Add(time.Hour))), time.Now(), "good")
 		own.Namespace = "team-a"
 		c.must(c.client.Tracker().Add(own))
 		c.answerAsTheAPIServer()

@@ -916,6 +916,39 @@ func TestContentOfANativeGroup(t *testing.T) {
 	}
 }
 
+// TestMembersThatWereNeverBoundGo: the snapshot-controller deletes only the contents that it has
+// bound. That of one cannot be deleted at first.
+func TestMembersThatWereNeverBoundGo(t *testing.T) {
+	group := ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.Driver, c.Spec.Source.VolumeHandles = driver, []string{"volume-1", "volume-2"}
+		begun(c)
+		beingDeleted(c)
+	})
+	origin, err := objects.GroupOriginOf(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objectsThere := []runtime.Object{group}
+	for _, m := range origin.Members {
+		objectsThere = append(objectsThere, m.NewMemberContent(group, nil))
+	}
+	b := newGroupBench(t, false, objectsThere...)
+	failures := 1
+	b.client.PrependReactor("delete", "volumesnapshotcontents", func(clienttesting.Action) (bool, runtime.Object, error) {
+		failures--
+		return failures >= 0, nil, apierrors.NewTimeoutError("etcdserver: request timed out", 0)
+	})
+	for range 3 {
+		_ = b.grouped.syncGroupContent(t.Context(), b.loop.Attempt(item{groupContentItem, "", "groupsnapcontent-g1"}))
+		b.seeGroups()
+	}
+	left, err := b.client.SnapshotV1().VolumeSnapshotContents().List(t.Context(), metav1.ListOptions{})
+	b.must(err)
+	if content := b.groupContent(); len(left.Items) > 0 || content != nil && len(content.Finalizers) > 0 {
+		t.Errorf("there are %+v of %+v", left.Items, content)
+	}
+}
+
 // TestExistingSnapshotsOfAGroup: only their tenant may have them, and nothing tells others
 // whether they exist.
 func TestExistingSnapshotsOfAGroup(t *testing.T) {

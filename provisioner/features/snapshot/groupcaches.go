@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -35,6 +37,33 @@ func (c *Caches) groupsShown() *groupListers {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.groups
+}
+
+// ScheduledGroups does for VolumeGroupSnapshots what Scheduled does.
+func (c *Caches) ScheduledGroups() (made []*groupv1.VolumeGroupSnapshot, known bool) {
+	shown := c.groupsShown()
+	if shown == nil || slices.ContainsFunc(shown.synced, func(synced cache.InformerSynced) bool { return !synced() }) {
+		return nil, false
+	}
+	all, err := shown.groups.List(everything)
+	if err != nil {
+		return nil, false // the cache never returns an error
+	}
+	return slices.DeleteFunc(all, func(group *groupv1.VolumeGroupSnapshot) bool { return group.Labels == nil }), true
+}
+
+// VolumesOfGroup returns the handles of the volumes of a VolumeGroupSnapshot, which its content
+// names from the start; nil if they are not known.
+func (c *Caches) VolumesOfGroup(group types.UID) []string {
+	shown := c.groupsShown()
+	if shown == nil {
+		return nil
+	}
+	content, err := shown.contents.Get(objects.GroupContentName(group))
+	if err != nil || content.Spec.VolumeGroupSnapshotRef.UID != group {
+		return nil
+	}
+	return content.Spec.Source.VolumeHandles
 }
 
 // startGroups watches VolumeGroupSnapshots from now on, or from when their CRDs are
@@ -129,9 +158,13 @@ func trimmedGroup(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
+	labels := group.Labels
 	group.ObjectMeta = metav1.ObjectMeta{
 		Name: group.Name, Namespace: group.Namespace, UID: group.UID, ResourceVersion: group.ResourceVersion,
 		CreationTimestamp: group.CreationTimestamp, DeletionTimestamp: group.DeletionTimestamp,
+	}
+	if schedule, of := objects.GroupScheduleOf(labels); schedule != "" {
+		group.Labels = objects.GroupScheduleLabels(schedule, of)
 	}
 	if group.Spec.Source.Selector != nil {
 		group.Spec.Source.Selector = &metav1.LabelSelector{}
@@ -141,7 +174,9 @@ func trimmedGroup(object any) (any, error) {
 			*text = bound.Text(*text)
 		}
 	}
-	group.Status = nil
+	if status := group.Status; status != nil {
+		group.Status = &groupv1.VolumeGroupSnapshotStatus{ReadyToUse: status.ReadyToUse}
+	}
 	return object, nil
 }
 

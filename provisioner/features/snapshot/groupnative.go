@@ -285,8 +285,6 @@ func (g *grouping) runContent(ctx context.Context) error {
 		return g.adoptExisting(ctx)
 	case !slices.Contains(g.content.Finalizers, objects.GroupFinalizer):
 		return nil
-	case g.isGroupRemoved(g.content):
-		return g.letGoOfGroup(ctx, g.content)
 	}
 	if _, asked := g.content.Annotations[objects.AnnotationGroupBeingDeleted]; !asked {
 		live, err := g.existingGroup(ctx, g.content)
@@ -313,6 +311,7 @@ func (g *grouping) runContent(ctx context.Context) error {
 	if len(origin.Members) > 0 && !g.Begin(origin.Members[0].Tenant, origin.Members[0].Backend) {
 		return nil // its turn brings it back
 	}
+	g.origin = origin
 	if err := g.remove(ctx); err != nil {
 		return err
 	}

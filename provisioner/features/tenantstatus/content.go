@@ -74,6 +74,8 @@ type Schedule struct {
 	Keep  int64  `json:"keep"`
 	// OnRequest means that claims request it by a label.
 	OnRequest bool `json:"onRequest,omitempty"`
+	// As is what it makes, unless that is a snapshot of each claim.
+	As string `json:"as,omitempty"`
 }
 
 // Backend is a backend of a rule.
@@ -119,7 +121,7 @@ func contentOf(p *policy.Policy, tenant *policy.Tenant, usage Usage) *Content {
 			VolumeTypes: firstOf(class.VolumeTypes), Import: class.Import != nil,
 		}
 		for _, s := range class.Protect {
-			rule.Protect = append(rule.Protect, Schedule{s.Name, s.Period(), s.Keep, s.OnRequest})
+			rule.Protect = append(rule.Protect, Schedule{s.Name, s.Period(), s.Keep, s.OnRequest, string(s.As)})
 		}
 		for _, name := range class.Backends[:min(len(class.Backends), maxNames)] {
 			if backend, ok := p.Backend(name); ok {

@@ -41,8 +41,8 @@ type Options struct {
 	// IsRead reports whether code reads an annotation of claims, and IsReadFinalizer
 	// whether it reads a finalizer of claims.
 	IsRead, IsReadFinalizer func(key string) bool
-	// ReadLabel is the one label of claims that code reads.
-	ReadLabel string
+	// ReadLabels are the labels of claims that code reads.
+	ReadLabels []string
 	// KeepOnVolumes reports whether to keep an annotation of PersistentVolumes.
 	KeepOnVolumes func(key string) bool
 	// IsUnique reports whether an annotation's value is unique to an object.
@@ -135,11 +135,16 @@ func (t *Trimmer) trimClaim(claim *corev1.PersistentVolumeClaim) {
 
 // readLabels keeps what code reads of a claim's labels.
 func (t *Trimmer) readLabels(labels map[string]string) map[string]string {
-	value, has := labels[t.options.ReadLabel]
-	if !has {
-		return nil
+	var read map[string]string
+	for _, name := range t.options.ReadLabels {
+		if value, has := labels[name]; has {
+			if read == nil {
+				read = map[string]string{}
+			}
+			read[name] = t.texts.same(value, value)
+		}
 	}
-	return map[string]string{t.options.ReadLabel: t.texts.same(value, value)}
+	return read
 }
 
 // boundReference bounds the texts of a reference, of which some may be nil.

@@ -4,24 +4,28 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// Snapshots knows which VolumeSnapshots were created, and whose deletion was
-// requested.
+// Snapshots knows how many VolumeSnapshots and VolumeGroupSnapshots of each kind were created,
+// and whose deletion was requested.
 type Snapshots struct {
 	mu    sync.Mutex
-	taken int
+	taken map[plan.SnapshotKind]int
 	asked map[types.UID]bool
 }
 
 // NewSnapshots makes an empty book.
-func NewSnapshots() *Snapshots { return &Snapshots{asked: map[types.UID]bool{}} }
+func NewSnapshots() *Snapshots {
+	return &Snapshots{taken: map[plan.SnapshotKind]int{}, asked: map[types.UID]bool{}}
+}
 
-// NoteTaken counts a VolumeSnapshot.
-func (b *Snapshots) NoteTaken() {
+// NoteTaken counts an object.
+func (b *Snapshots) NoteTaken(as plan.SnapshotKind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.taken++
+	b.taken[as]++
 }
 
 // RecordDeletionRequest notes that a deletion is requested. It must be called before the
@@ -39,9 +43,9 @@ func (b *Snapshots) DeletionRequested(uid types.UID) bool {
 	return b.asked[uid]
 }
 
-// Total counts the VolumeSnapshots.
-func (b *Snapshots) Total() int {
+// Total returns how many were taken.
+func (b *Snapshots) Total(as plan.SnapshotKind) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.taken
+	return b.taken[as]
 }

@@ -39,7 +39,7 @@ type Options struct {
 
 // Plan draws what the seed does.
 func (o Options) Plan(seed uint64) plan.Plan {
-	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, CSI: o.CSI, Calm: o.Calm})
+	return plan.Make(seed, plan.Options{Duration: o.Duration, ClaimEvery: o.ClaimEvery, Hostile: o.Hostile, Snapshots: o.Snapshots, OnlySingle: o.Previous != "", CSI: o.CSI, Calm: o.Calm})
 }
 
 // Result is the outcome of one seed.
@@ -55,11 +55,12 @@ type Result struct {
 // Counts are the numbers of things done.
 type Counts struct {
 	Claims, Bound, Deleted int
-	// Snapshots are the VolumeSnapshots.
-	Snapshots            int
-	Kills, Pauses, Rolls int
-	ServerFailures       int
-	Cuts, Faults         int
+	// Snapshots are the VolumeSnapshots that are no backups, Groups the VolumeGroupSnapshots,
+	// Together those of the latter of which all snapshots were taken.
+	Snapshots, Backups, Groups, Together int
+	Kills, Pauses, Rolls                 int
+	ServerFailures                       int
+	Cuts, Faults                         int
 	// Flaps are the failing phases of flapping backends, Full the creates that
 	// Cinder's own quotas refused.
 	Flaps, Full int

@@ -18,6 +18,8 @@ func (n names) provisioner() string            { return "chaos.example/" + n.id(
 func (n names) namespace(tenant string) string { return n.id() + "-" + tenant }
 func (n names) class(class string) string      { return n.id() + "-" + class }
 func (n names) snapshotClass() string          { return n.id() + "-snapshots" }
+func (n names) backupClass() string            { return n.id() + "-backups" }
+func (n names) groupClass() string             { return n.id() + "-groups" }
 func (n names) podNode(number int) string      { return fmt.Sprintf("%s-pods-%d", n.id(), number) }
 func (n names) machine(number int) string      { return fmt.Sprintf("%s-machine-%d", n.id(), number) }
 
@@ -131,25 +133,25 @@ tenants:
     quota: {volumes: A-VOLUMES}
     metadata: {costcenter: "4711"}
     classes:
-      - {storageClasses: [CHAOS-fast], backends: [gold]}
-      - {storageClasses: [CHAOS-dual], backends: [silver, lab]}
-      - {storageClasses: [CHAOS-kept], backends: [gold]}
+      - {storageClasses: [CHAOS-fast], backends: [gold], groups: true, backups: true}
+      - {storageClasses: [CHAOS-dual], backends: [silver, lab], groups: true, backups: true}
+      - {storageClasses: [CHAOS-kept], backends: [gold], groups: true, backups: true}
       - {storageClasses: [CHAOS-nodes], backends: [silver], mode: csi}
   - name: b
     namespaces: [CHAOS-b]
     quota: {gigabytes: B-GIGABYTES}
     classes:
-      - {storageClasses: [CHAOS-fast], backends: [silver]}
-      - {storageClasses: [CHAOS-dual], backends: [gold, lab]}
-      - {storageClasses: [CHAOS-kept], backends: [lab]}
+      - {storageClasses: [CHAOS-fast], backends: [silver], groups: true, backups: true}
+      - {storageClasses: [CHAOS-dual], backends: [gold, lab], groups: true, backups: true}
+      - {storageClasses: [CHAOS-kept], backends: [lab], groups: true, backups: true}
       - {storageClasses: [CHAOS-nodes], backends: [pods], mode: csi}
   - name: c
     namespaceSelector: {matchLabels: LABEL}
     quota: {volumes: C-VOLUMES, gigabytes: C-GIGABYTES}
     classes:
-      - {storageClasses: [CHAOS-fast], backends: [lab], quota: {volumes: C-FAST}}
-      - {storageClasses: [CHAOS-dual], backends: [lab, silver]}
-      - {storageClasses: [CHAOS-kept], backends: [silver]}
+      - {storageClasses: [CHAOS-fast], backends: [lab], groups: true, backups: true, quota: {volumes: C-FAST}}
+      - {storageClasses: [CHAOS-dual], backends: [lab, silver], groups: true, backups: true}
+      - {storageClasses: [CHAOS-kept], backends: [silver], groups: true, backups: true}
       - {storageClasses: [CHAOS-nodes], backends: [pods], mode: csi}
   - name: d
     namespaces: [CHAOS-d]

@@ -353,7 +353,16 @@ func (w *world) configuration() configuration {
 	w.mu.Lock()
 	variant, lead := w.variant, w.places
 	w.mu.Unlock()
-	return configuration{policyText(w.plan, w.names, variant, lead), lead.clouds(w.sim.CloudsYAML())}
+	return configuration{w.policyText(variant, lead), lead.clouds(w.sim.CloudsYAML())}
+}
+
+// policyText returns the policy of a variant, without what a previous program may not know.
+func (w *world) policyText(variant int, lead places) string {
+	text := policyText(w.plan, w.names, variant, lead)
+	if w.options.Previous != "" {
+		text = strings.ReplaceAll(text, ", groups: true, backups: true", "")
+	}
+	return text
 }
 
 func (r *replica) configure(c configuration) error {
@@ -365,7 +374,7 @@ func (r *replica) configure(c configuration) error {
 
 // allow applies the limits of a variant from now on.
 func (w *world) allow(variant int) error {
-	parsed, err := policy.Parse([]byte(policyText(w.plan, w.names, variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
+	parsed, err := policy.Parse([]byte(w.policyText(variant, nil)), "policy.yaml", mappers.BuiltIn().Describe())
 	if err != nil {
 		return fmt.Errorf("policy of the campaign: %w", err)
 	}

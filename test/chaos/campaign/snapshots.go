@@ -10,21 +10,27 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 )
 
-// makeSnapshotClass creates the seed's VolumeSnapshotClass.
-func (w *world) makeSnapshotClass(ctx context.Context) error {
+// makeSnapshotClasses creates the seed's classes of snapshots, backups and groups.
+func (w *world) makeSnapshotClasses(ctx context.Context) error {
 	if !w.options.Snapshots {
 		return nil
 	}
-	_, err := w.snapshotClient.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: w.names.snapshotClass()},
-		Driver:     w.names.provisioner(), DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-	}, metav1.CreateOptions{})
-	return err
+	for name, parameters := range map[string]map[string]string{w.names.snapshotClass(): nil, w.names.backupClass(): {policy.ParameterType: policy.TypeBackup}} {
+		_, err := w.snapshotClient.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Parameters: parameters,
+			Driver: w.names.provisioner(), DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return w.makeGroupClass(ctx)
 }
 
 // takeSnapshots does what the plan says for one tenant.
@@ -35,11 +41,15 @@ func (w *world) takeSnapshots(ctx, trouble context.Context, tenant string) {
 			return
 		}
 		w.timeline.Note("%s: %s", namespace, step)
+		take, remove := w.takeSnapshot, w.deleteSnapshot
+		if step.As == plan.Group {
+			take, remove = w.takeGroup, w.deleteGroup
+		}
 		var err error
 		if step.Kind == plan.Create {
-			made[step.Snapshot], err = w.takeSnapshot(ctx, namespace, step)
+			made[step.Snapshot], err = take(ctx, namespace, step)
 		} else if uid := made[step.Snapshot]; uid != "" {
-			err = w.deleteSnapshot(ctx, namespace, step.Snapshot, uid)
+			err = remove(ctx, namespace, step.Snapshot, uid)
 		}
 		if err != nil && ctx.Err() == nil {
 			w.timeline.Say("%s: %s: %s", namespace, step, err)
@@ -51,12 +61,15 @@ func (w *world) takeSnapshots(ctx, trouble context.Context, tenant string) {
 // is this one, whose answer was lost.
 func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.SnapshotStep) (types.UID, error) {
 	class, snapshots := w.names.snapshotClass(), w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace)
+	if step.As == plan.Backup {
+		class = w.names.backupClass()
+	}
 	var made *snapshotv1.VolumeSnapshot
 	err := insist(ctx, func(ctx context.Context) (err error) {
 		made, err = snapshots.Create(ctx, &snapshotv1.VolumeSnapshot{
 			ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
 			Spec: snapshotv1.VolumeSnapshotSpec{
-				Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &step.Claim},
+				Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &step.Claims[0]},
 				VolumeSnapshotClassName: &class,
 			},
 		}, metav1.CreateOptions{})
@@ -71,7 +84,7 @@ func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.Sn
 	if err != nil {
 		return "", err
 	}
-	w.snapshots.NoteTaken()
+	w.snapshots.NoteTaken(step.As)
 	return made.UID, nil
 }
 
@@ -87,7 +100,7 @@ func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid 
 	return err
 }
 
-// deleteSnapshots deletes the VolumeSnapshots of all claims that are not kept, and
+// deleteSnapshots deletes the VolumeSnapshots and groups of all claims that are not kept, and
 // those whose delete request got no answer. Volumes with snapshots would stay when
 // their claims are deleted.
 func (w *world) deleteSnapshots(ctx context.Context) error {
@@ -119,7 +132,14 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 			ofDeleted[contents[i].Name] = w.claims.DeletionRequested(types.UID(v.Metadata[checker.StampClaimUID]))
 		}
 	}
-	for _, s := range all {
+	if err := w.deleteGroups(ctx, kept); err != nil {
+		return err
+	}
+	for i := range all {
+		s := &all[i]
+		if objects.OwnerGroup(s.OwnerReferences) != nil {
+			continue // it goes with its group
+		}
 		if w.snapshots.DeletionRequested(s.UID) || ofDeleted[objects.SnapshotContentName(s.UID)] || !kept[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] {
 			if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
 				return err
@@ -194,8 +214,8 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, snapshot := range snapshots {
-		wanted[objects.SnapshotContentName(snapshot.UID)] = true
+	for i := range snapshots {
+		wanted[checker.ContentFor(&snapshots[i])] = true
 	}
 	for _, content := range contents {
 		if content.DeletionTimestamp != nil || !told[content.UID] || wanted[content.Name] {
@@ -209,7 +229,7 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return w.deleteUnboundGroups(ctx, told)
 }
 
 // sourceProtection is the snapshot-controller's finalizer on claims of which snapshots
@@ -267,7 +287,7 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 	if err != nil {
 		return err
 	}
-	s.Snapshots = w.sim.Snapshots()
+	s.Snapshots, s.Backups = w.sim.Snapshots(), w.sim.Backups()
 	volumes, source := map[string]string{}, map[string]string{}
 	for _, pv := range s.PVs {
 		volumes[pv.HeldBy()] = pv.VolumeID
@@ -284,28 +304,36 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 		s.Contents = append(s.Contents, recorded)
 		volumes[content.Name] = recorded.VolumeID
 	}
-	for _, snapshot := range snapshots {
-		name := objects.SnapshotContentName(snapshot.UID)
+	for i := range snapshots {
+		snapshot := &snapshots[i]
+		name := checker.ContentFor(snapshot)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
 			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
+		}
+		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil {
+			// What is to be said of it is said of its group.
+			wanted.Asked, wanted.Explained = w.snapshots.DeletionRequested(group.UID), true
 		}
 		if wanted.VolumeID == "" {
 			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
 		}
 		if status := snapshot.Status; status != nil {
-			wanted.Ready = status.ReadyToUse != nil && *status.ReadyToUse
+			wanted.Ready = checker.IsReady(snapshot)
 			wanted.Explained = wanted.Explained || status.Error != nil
 		}
 		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
 	}
-	return nil
+	return w.addGroups(ctx, s, snapshots, source, told)
 }
 
 // sweepSnapshots removes what the seed left of snapshots, whatever its state.
 func (w *world) sweepSnapshots(ctx context.Context) error {
 	if !w.options.Snapshots || w.snapshotClient == nil {
 		return nil
+	}
+	if err := w.sweepGroups(ctx); err != nil {
+		return err
 	}
 	client, free := w.snapshotClient.SnapshotV1(), []byte(`{"metadata":{"finalizers":null}}`)
 	snapshots, err := w.listSnapshots(ctx)
@@ -333,9 +361,10 @@ func (w *world) sweepSnapshots(ctx context.Context) error {
 			return err
 		}
 	}
-	err = client.VolumeSnapshotClasses().Delete(ctx, w.names.snapshotClass(), metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
+	for _, class := range []string{w.names.snapshotClass(), w.names.backupClass()} {
+		if err := client.VolumeSnapshotClasses().Delete(ctx, class, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
 	}
-	return err
+	return nil
 }

@@ -75,6 +75,9 @@ const maxNameTime = 6 * time.Second
 // create creates a claim.
 func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 	claim := harness.Claim(t.namespace, step.Claim, t.world.names.class(step.Class), fmt.Sprintf("%dMi", step.SizeMi), func(c *corev1.PersistentVolumeClaim) {
+		if step.Class == plan.Fast {
+			c.Labels = map[string]string{labelFast: step.Claim}
+		}
 		if step.Block {
 			mode := corev1.PersistentVolumeBlock
 			c.Spec.VolumeMode = &mode

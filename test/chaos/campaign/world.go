@@ -40,7 +40,7 @@ type world struct {
 	timeline *timeline.Timeline
 	watch    *watch
 	claims   *books.Claims
-	// snapshots are the tenants' VolumeSnapshots.
+	// snapshots are the tenants' VolumeSnapshots and VolumeGroupSnapshots.
 	snapshots      *books.Snapshots
 	snapshotClient snapshotclient.Interface
 	// attachments are the VolumeAttachments that pods need.
@@ -140,7 +140,7 @@ func newWorld(ctx context.Context, suite *harness.Suite, options Options, seed u
 		identity.Users = append(identity.Users, keystone.User{Name: name, Password: name + "-pass", Projects: []string{name}})
 	}
 	w.sim, err = cindersim.New(cindersim.Options{
-		Seed: seed, Identity: identity, Types: volumeTypes(w.arrays), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, PlacementDelay: createDelay / 4,
+		Seed: seed, Identity: identity, Types: volumeTypes(w.arrays), ExtendDelay: createDelay, CreateDelay: createDelay, DeleteDelay: deleteDelay, SnapshotDelay: createDelay, BackupDelay: 2 * createDelay, PlacementDelay: createDelay / 4,
 		Latency: latency, RPCTimeout: rpcTimeout, Lag: options.Lag,
 		Front: w.front,
 	})
@@ -219,7 +219,7 @@ func (w *world) makeObjects(ctx context.Context) error {
 	if err := w.makeKeys(ctx); err != nil {
 		return err
 	}
-	return w.makeSnapshotClass(ctx)
+	return w.makeSnapshotClasses(ctx)
 }
 
 func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
@@ -307,7 +307,8 @@ func (w *world) count() Counts {
 	defer w.mu.Unlock()
 	counts := w.counts
 	counts.Claims, counts.Deleted = w.claims.Totals()
-	counts.Snapshots = w.snapshots.Total()
+	counts.Snapshots, counts.Backups, counts.Groups = w.snapshots.Total(plan.Single), w.snapshots.Total(plan.Backup), w.snapshots.Total(plan.Group)
+	counts.Together = w.groupsTaken()
 	counts.Pods, counts.Attached = w.attachments.Totals()
 	for _, m := range w.machines {
 		counts.Staged += m.Stages()

@@ -32,6 +32,8 @@ func Ending(s State) []Finding {
 	findings = append(findings, e.checkClaims()...)
 	findings = append(findings, e.checkSecrets()...)
 	findings = append(findings, e.checkSnapshots()...)
+	findings = append(findings, e.checkBackups()...)
+	findings = append(findings, e.checkGroups()...)
 	findings = append(findings, e.checkAttachments()...)
 	findings = append(findings, e.checkMachines()...)
 	findings = append(findings, e.checkHolders()...)

@@ -3,12 +3,16 @@ package checker
 import (
 	"fmt"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
-// stampContent is the key of a snapshot's stamp that names its
-// VolumeSnapshotContent.
-const stampContent = "csi.storage.k8s.io/volumesnapshotcontent/name"
+// Keys of a snapshot's stamp: the name of its VolumeSnapshotContent, and the UID of the
+// VolumeGroupSnapshot that it belongs to.
+const (
+	stampContent = "csi.storage.k8s.io/volumesnapshotcontent/name"
+	stampGroup   = policy.StampPrefix + "group-uid"
+)
 
 // VolumeSnapshot is what a tenant asked for.
 type VolumeSnapshot struct {
@@ -51,12 +55,21 @@ func (e ending) checkSnapshots() []Finding {
 		if s.Metadata[StampCluster] != e.Cluster {
 			continue
 		}
-		switch content, named := contents[s.Metadata[stampContent]]; {
-		case !named:
-			report(LeakedSnapshot, describeSnapshot(s), s.VolumeID, "VolumeSnapshotContent %s does not exist", s.Metadata[stampContent])
-		case content.SnapshotID != "" && content.SnapshotID != s.ID:
-			report(LeakedSnapshot, describeSnapshot(s), s.VolumeID, "VolumeSnapshotContent %s names snapshot %s", content.Name, content.SnapshotID)
+		kind, group := LeakedSnapshot, s.Metadata[stampGroup]
+		if group != "" {
+			kind = LeakedGroup
 		}
+		switch content, named := contents[s.Metadata[stampContent]]; {
+		case !named && group != "" && e.isGroupRecorded(group):
+			// Its content is made when all snapshots of the group are taken.
+		case !named:
+			report(kind, describeSnapshot(s), s.VolumeID, "VolumeSnapshotContent %s does not exist", s.Metadata[stampContent])
+		case content.SnapshotID != "" && content.SnapshotID != s.ID:
+			report(kind, describeSnapshot(s), s.VolumeID, "VolumeSnapshotContent %s names snapshot %s", content.Name, content.SnapshotID)
+		}
+	}
+	for _, b := range e.Backups {
+		there[backupHandle(b)] = true
 	}
 	for _, c := range e.Contents {
 		switch {
@@ -76,6 +89,31 @@ func (e ending) checkSnapshots() []Finding {
 			report(LostSnapshot, object, s.VolumeID, "is ready and VolumeSnapshotContent %s is gone", s.Content)
 		case !s.Ready && !s.Explained:
 			report(Stuck, object, s.VolumeID, "is not ready and nothing says why")
+		}
+	}
+	return findings
+}
+
+// backupHandle is how contents name a backup.
+func backupHandle(b cindersim.Backup) string { return "backup:" + b.ID }
+
+// checkBackups finds backups that nothing names.
+func (e ending) checkBackups() []Finding {
+	var findings []Finding
+	contents := map[string]SnapshotContent{}
+	for _, c := range e.Contents {
+		contents[c.Name] = c
+	}
+	for _, b := range e.Backups {
+		if b.Metadata[StampCluster] != e.Cluster {
+			continue
+		}
+		object := "backup " + b.ID + " (" + b.Name + ", " + b.Status + ")"
+		switch content, named := contents[b.Metadata[stampContent]]; {
+		case !named:
+			findings = append(findings, Finding{LeakedBackup, object, fmt.Sprintf("VolumeSnapshotContent %s does not exist", b.Metadata[stampContent]), b.VolumeID, ""})
+		case content.SnapshotID != "" && content.SnapshotID != backupHandle(b):
+			findings = append(findings, Finding{LeakedBackup, object, fmt.Sprintf("VolumeSnapshotContent %s names %s", content.Name, content.SnapshotID), b.VolumeID, ""})
 		}
 	}
 	return findings

@@ -42,10 +42,13 @@ type State struct {
 	PVs     []PV
 	Volumes []cindersim.Volume
 	Secrets []Secret
-	// Snapshots are Cinder's; tenants asked for VolumeSnapshots.
+	// Snapshots and Backups are Cinder's; tenants asked for VolumeSnapshots and Groups.
 	Snapshots       []cindersim.Snapshot
+	Backups         []cindersim.Backup
 	VolumeSnapshots []VolumeSnapshot
 	Contents        []SnapshotContent
+	Groups          []Group
+	GroupContents   []GroupContent
 	// Attachments are the VolumeAttachments of pods.
 	Attachments []Attachment
 	// Machines are the nodes that really stage volumes, Reports what they say, Writes where
@@ -158,8 +161,14 @@ const (
 	LeakedSecret Kind = "leaked Secret"
 	// LeakedSnapshot is a snapshot of ours that no VolumeSnapshotContent names.
 	LeakedSnapshot Kind = "leaked snapshot"
-	// LostSnapshot is a VolumeSnapshot or its content without the snapshot.
+	// LeakedGroup is a snapshot that was taken for a VolumeGroupSnapshot, and nothing names.
+	LeakedGroup Kind = "leaked group snapshot"
+	// LeakedBackup is a backup of ours that no VolumeSnapshotContent names.
+	LeakedBackup Kind = "leaked backup"
+	// LostSnapshot is a VolumeSnapshot or its content without the snapshot, or the backup.
 	LostSnapshot Kind = "lost snapshot"
+	// TornGroup is a VolumeGroupSnapshot that is ready without one of its snapshots.
+	TornGroup Kind = "torn group"
 	// LeakedAttachment is an attachment, or a record of one, that no VolumeAttachment
 	// wants: somebody may still write.
 	LeakedAttachment Kind = "leaked attachment"
@@ -192,7 +201,7 @@ const (
 
 // Kinds returns all kinds, in the order of a report.
 func Kinds() []Kind {
-	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LostSnapshot,
+	return []Kind{Leaked, Duplicate, Lost, WronglyDeleted, FromNode, Touched, Unusable, WrongType, Stuck, LeakedSecret, LeakedSnapshot, LeakedGroup, LeakedBackup, LostSnapshot, TornGroup,
 		LeakedAttachment, LostAttachment, DoubledAttachment, TwoWriters, WrongContent, InTheClear, KeyShown, HeldForEver, Miscounted, OverQuota, Stale, Crashed}
 }
 

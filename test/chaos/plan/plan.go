@@ -42,6 +42,8 @@ type Options struct {
 	// Hostile makes servers lie for a while, and Snapshots makes tenants take
 	// snapshots.
 	Hostile, Snapshots bool
+	// OnlySingle leaves out backups and groups, which earlier programs do not know.
+	OnlySingle bool
 	// CSI makes pods use volumes in mode csi, machines stage some, and movers move some.
 	CSI bool
 	// Calm leaves out what happens to replicas, servers and network, and pods on no machine.
@@ -119,7 +121,7 @@ func Make(seed uint64, options Options) Plan {
 		addCopies(stream(seed, "copies "+tenant), p.Claims[tenant])
 		p.Grows[tenant] = growSteps(stream(seed, "growth "+tenant), p.Claims[tenant], options.Duration)
 		if options.Snapshots {
-			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options.Duration)
+			p.Snapshots[tenant] = snapshotSteps(stream(seed, "snapshots "+tenant), p.Claims[tenant], options)
 		}
 	}
 	if options.Calm {

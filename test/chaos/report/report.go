@@ -21,10 +21,10 @@ const (
 
 // Table shows what was done and what is wrong, one line per seed.
 func Table(out io.Writer, results []campaign.Result) {
-	table(out, results, []string{"TOOK", "CLAIMS", "BOUND", "DELETED", "SNAPSHOTS", "KILLS", "PAUSES", "STOPS", "API SERVER", "NETWORK", "CINDER FAULTS", "SETTLED IN"},
+	table(out, results, []string{"TOOK", "CLAIMS", "BOUND", "DELETED", "SNAPSHOTS", "BACKUPS", "GROUPS", "TAKEN TOGETHER", "KILLS", "PAUSES", "STOPS", "API SERVER", "NETWORK", "CINDER FAULTS", "SETTLED IN"},
 		func(r campaign.Result) []any {
 			c := r.Counts
-			return []any{seconds("%.0f s", r.Took), c.Claims, c.Bound, c.Deleted, c.Snapshots, c.Kills, c.Pauses, c.Rolls, c.ServerFailures, c.Cuts, c.Faults,
+			return []any{seconds("%.0f s", r.Took), c.Claims, c.Bound, c.Deleted, c.Snapshots, c.Backups, c.Groups, c.Together, c.Kills, c.Pauses, c.Rolls, c.ServerFailures, c.Cuts, c.Faults,
 				seconds("%.1f s", r.Settled)}
 		})
 	table(out, results, []string{"FLAPS", "FULL", "PLACES", "FLIPS", "RETYPED", "GROWN", "REMOVED", "UNBOUND", "NODE USES", "PODS", "ATTACHED", "STAGED", "SEALED", "LOST", "FORCED", "REBOUND", "LIES", "ATTACKS", "PEAK MEMORY"}, func(r campaign.Result) []any {

@@ -15,23 +15,23 @@ func TestTableCountsByKind(t *testing.T) {
 	var out strings.Builder
 	Table(&out, []campaign.Result{
 		{Seed: 7, Took: 95 * time.Second, Settled: 12400 * time.Millisecond, Counts: campaign.Counts{
-			Claims: 300, Bound: 210, Deleted: 300, Snapshots: 17, Kills: 4, Pauses: 3, Rolls: 6, ServerFailures: 2, Cuts: 40, Faults: 250,
+			Claims: 300, Bound: 210, Deleted: 300, Snapshots: 17, Backups: 5, Groups: 6, Together: 2, Kills: 4, Pauses: 3, Rolls: 6, ServerFailures: 2, Cuts: 40, Faults: 250,
 			Flaps: 9, Full: 17, Flips: 21, Retypes: 6, Grows: 12, Removals: 11, Unbound: 3, Places: 5, NodeUses: 33,
 			Pods: 34, Attached: 46, Staged: 60, Sealed: 13, Losses: 14, Forced: 9, Rebound: 23, Lies: 120, Attacks: 60, PeakMemory: 90 << 20,
 		}},
 		{Seed: 8, Findings: []checker.Finding{{Kind: checker.Leaked}, {Kind: checker.Leaked}, {Kind: checker.Stuck}}},
 	})
-	want := `SEED  TOOK  CLAIMS  BOUND  DELETED  SNAPSHOTS  KILLS  PAUSES  STOPS  API SERVER  NETWORK  CINDER FAULTS  SETTLED IN
-7     95 s  300     210    300      17         4      3       6      2           40       250            12.4 s
-8     0 s   0       0      0        0          0      0       0      0           0        0              0.0 s
+	want := `SEED  TOOK  CLAIMS  BOUND  DELETED  SNAPSHOTS  BACKUPS  GROUPS  TAKEN TOGETHER  KILLS  PAUSES  STOPS  API SERVER  NETWORK  CINDER FAULTS  SETTLED IN
+7     95 s  300     210    300      17         5        6       2               4      3       6      2           40       250            12.4 s
+8     0 s   0       0      0        0          0        0       0               0      0       0      0           0        0              0.0 s
 
 SEED  FLAPS  FULL  PLACES  FLIPS  RETYPED  GROWN  REMOVED  UNBOUND  NODE USES  PODS  ATTACHED  STAGED  SEALED  LOST  FORCED  REBOUND  LIES  ATTACKS  PEAK MEMORY
 7     9      17    5       21     6        12     11       3        33         34    46        60      13      14    9       23       120   60       90 MiB
 8     0      0     0       0      0        0      0        0        0          0     0         0       0       0     0       0        0     0        0 MiB
 
-SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LOST SNAPSHOT  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  TWO WRITERS  WRONG CONTENT  IN THE CLEAR  KEY SHOWN  HELD FOR EVER  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
-7     0       0          0     0                0                  0                0         0           0      0              0                0              0                  0                0                   0            0              0             0          0              0           0           0             0
-8     2       0          0     0                0                  0                0         0           1      0              0                0              0                  0                0                   0            0              0             0          0              0           0           0             0
+SEED  LEAKED  DUPLICATE  LOST  WRONGLY DELETED  TAKEN FROM A NODE  FOREIGN TOUCHED  UNUSABLE  WRONG TYPE  STUCK  LEAKED SECRET  LEAKED SNAPSHOT  LEAKED GROUP SNAPSHOT  LEAKED BACKUP  LOST SNAPSHOT  TORN GROUP  LEAKED ATTACHMENT  LOST ATTACHMENT  DOUBLED ATTACHMENT  TWO WRITERS  WRONG CONTENT  IN THE CLEAR  KEY SHOWN  HELD FOR EVER  MISCOUNTED  OVER QUOTA  STALE LEADER  CRASHED
+7     0       0          0     0                0                  0                0         0           0      0              0                0                      0              0              0           0                  0                0                   0            0              0             0          0              0           0           0             0
+8     2       0          0     0                0                  0                0         0           1      0              0                0                      0              0              0           0                  0                0                   0            0              0             0          0              0           0           0             0
 
 `
 	if got := out.String(); got != want {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -76,6 +77,7 @@ type change struct {
 // New makes a server without objects.
 func New(options Options) *Server {
 	utilruntime.Must(snapshotv1.AddToScheme(scheme.Scheme))
+	utilruntime.Must(groupv1.AddToScheme(scheme.Scheme))
 	s := &Server{options: options, collections: map[schema.GroupVersionResource]*collection{}, changed: make(chan struct{}), restarted: make(chan struct{})}
 	for resource, kind := range map[string]schema.GroupVersionKind{
 		"persistentvolumeclaims": corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), "persistentvolumes": corev1.SchemeGroupVersion.WithKind("PersistentVolume"),
@@ -86,6 +88,8 @@ func New(options Options) *Server {
 		"leases":                    {Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
 		"volumesnapshots":           snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshot"), "volumesnapshotcontents": snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshotContent"),
 		"volumesnapshotclasses": snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshotClass"),
+		"volumegroupsnapshots":  groupv1.SchemeGroupVersion.WithKind("VolumeGroupSnapshot"), "volumegroupsnapshotcontents": groupv1.SchemeGroupVersion.WithKind("VolumeGroupSnapshotContent"),
+		"volumegroupsnapshotclasses": groupv1.SchemeGroupVersion.WithKind("VolumeGroupSnapshotClass"),
 	} {
 		at := kind.GroupVersion().WithResource(resource)
 		s.collections[at] = &collection{resource: at, kind: kind, objects: map[string]Object{}}

@@ -13,17 +13,18 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// StartSnapshots starts the snapshot-controller, with its defaults, until the context ends.
+// StartSnapshots starts the snapshot-controller, with its defaults and VolumeGroupSnapshots, until the context ends.
 func StartSnapshots(ctx context.Context, client kubernetes.Interface, snapshots snapshotclient.Interface) {
 	const resync = 15 * time.Minute
 	limiter := func() workqueue.TypedRateLimiter[string] {
 		return workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 5*time.Minute)
 	}
 	core, factory := informers.NewSharedInformerFactory(client, resync), snapshotinformers.NewSharedInformerFactory(snapshots, resync)
-	of := factory.Snapshot().V1()
-	c := controller.NewCSISnapshotCommonController(snapshots, client, of.VolumeSnapshots(), of.VolumeSnapshotContents(), of.VolumeSnapshotClasses(), nil, nil, nil,
+	of, groups := factory.Snapshot().V1(), factory.Groupsnapshot().V1()
+	c := controller.NewCSISnapshotCommonController(snapshots, client, of.VolumeSnapshots(), of.VolumeSnapshotContents(), of.VolumeSnapshotClasses(),
+		groups.VolumeGroupSnapshots(), groups.VolumeGroupSnapshotContents(), groups.VolumeGroupSnapshotClasses(),
 		core.Core().V1().PersistentVolumeClaims(), core.Core().V1().PersistentVolumes(), nil, metrics.NewMetricsManager(), resync,
-		limiter(), limiter(), limiter(), limiter(), false, false, false)
+		limiter(), limiter(), limiter(), limiter(), false, false, true)
 	factory.Start(ctx.Done())
 	core.Start(ctx.Done())
 	go c.Run(10, ctx.Done(), nil)

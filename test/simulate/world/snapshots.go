@@ -24,7 +24,7 @@ func snapshotObjects() []apiserver.Object {
 	for _, resource := range []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"} {
 		all = append(all, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: resource + "." + snapshotv1.GroupName}})
 	}
-	return all
+	return append(all, groupObjects()...)
 }
 
 func (w *World) takeSnapshot() {
@@ -45,7 +45,9 @@ func (w *World) takeSnapshot() {
 
 func (w *World) deleteSnapshot() {
 	all := apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api)
-	if s, ok := pick(w, slices.DeleteFunc(all, func(s *snapshotv1.VolumeSnapshot) bool { return s.DeletionTimestamp != nil })); ok {
+	if s, ok := pick(w, slices.DeleteFunc(all, func(s *snapshotv1.VolumeSnapshot) bool {
+		return s.DeletionTimestamp != nil || objects.OwnerGroup(s.OwnerReferences) != nil // the latter goes with its group
+	})); ok {
 		w.removeSnapshot(s)
 	}
 }
@@ -85,7 +87,7 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 		sources[claim.Namespace+"/"+claim.Name] = claim
 		// A claim that waits for a snapshot's content keeps the snapshot.
 		if source := claim.Spec.DataSource; source != nil && source.Kind == "VolumeSnapshot" && claim.Spec.VolumeName == "" && claim.DeletionTimestamp == nil {
-			if s, err := w.VolumeSnapshot(claim.Namespace, source.Name); err == nil && s.DeletionTimestamp != nil {
+			if s, err := w.VolumeSnapshot(claim.Namespace, source.Name); err == nil && (s.DeletionTimestamp != nil || w.isGroupGoing(s)) {
 				w.removeClaim(claim)
 			}
 		}
@@ -98,9 +100,9 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 		}
 	}
 	for _, s := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
-		source, name := sources[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName], objects.SnapshotContentName(s.UID)
+		source, name := sources[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName], checker.ContentFor(s)
 		wanted[name] = true
-		if gone := source == nil || source.DeletionTimestamp != nil || ofDeleted[name]; gone && s.DeletionTimestamp == nil {
+		if gone := source == nil || source.DeletionTimestamp != nil || ofDeleted[name]; gone && s.DeletionTimestamp == nil && objects.OwnerGroup(s.OwnerReferences) == nil {
 			w.removeSnapshot(s)
 		}
 		taken[s.Namespace+"/"+*s.Spec.Source.PersistentVolumeClaimName] = true
@@ -111,6 +113,7 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 			_ = w.api.Delete(content)
 		}
 	}
+	w.tidyGroups(sources, told)
 	// The snapshot-controller forgets its finalizer if a VolumeSnapshot of a claim that is not
 	// bound is deleted right after its creation.
 	const protection = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
@@ -142,20 +145,25 @@ func (w *World) addSnapshots(s *checker.State, told map[types.UID]map[string]boo
 		volumes[content.Name] = recorded.VolumeID
 	}
 	for _, snapshot := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
-		name := objects.SnapshotContentName(snapshot.UID)
+		name := checker.ContentFor(snapshot)
 		wanted := checker.VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
 			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
+		}
+		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil {
+			// What is to be said of it is said of its group.
+			wanted.Asked, wanted.Explained = w.snapshots.DeletionRequested(group.UID), true
 		}
 		if wanted.VolumeID == "" {
 			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
 		}
 		if status := snapshot.Status; status != nil {
-			wanted.Ready = status.ReadyToUse != nil && *status.ReadyToUse
+			wanted.Ready = checker.IsReady(snapshot)
 			wanted.Explained = wanted.Explained || status.Error != nil
 		}
 		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
 	}
+	w.addGroups(s, told)
 }
 
 // VolumeSnapshot implements objects.SnapshotReader.

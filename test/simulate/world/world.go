@@ -307,30 +307,30 @@ tenants:
     namespaces: [a]
     quota: {volumes: A-VOLUMES}
     classes:
-      - {storageClasses: [fast], backends: [gold]}
-      - {storageClasses: [dual], backends: [silver, lab]}
-      - {storageClasses: [kept], backends: [gold]}
+      - {storageClasses: [fast], backends: [gold], groups: true}
+      - {storageClasses: [dual], backends: [silver, lab], groups: true}
+      - {storageClasses: [kept], backends: [gold], groups: true}
   - name: b
     namespaces: [b]
     quota: {gigabytes: B-GIGABYTES}
     classes:
-      - {storageClasses: [fast], backends: [silver]}
-      - {storageClasses: [dual], backends: [gold, lab]}
-      - {storageClasses: [kept], backends: [lab]}
+      - {storageClasses: [fast], backends: [silver], groups: true}
+      - {storageClasses: [dual], backends: [gold, lab], groups: true}
+      - {storageClasses: [kept], backends: [lab], groups: true}
   - name: c
     namespaces: [c]
     quota: {volumes: C-VOLUMES}
     classes:
-      - {storageClasses: [fast], backends: [lab]}
-      - {storageClasses: [dual], backends: [lab, silver]}
-  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
-  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver]}]}
+      - {storageClasses: [fast], backends: [lab], groups: true}
+      - {storageClasses: [dual], backends: [lab, silver], groups: true}
+  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
+  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
 `)
 }
 
 func claimOf(namespace, name, class string, gib int) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{labelName: name}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(fmt.Sprintf("%dGi", gib))}},
