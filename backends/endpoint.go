@@ -54,6 +54,7 @@ type owners struct {
 	nodes              nodes
 	importer           importer
 	snapshots, backups *snapshots
+	groups             *groups
 }
 
 // newEndpoint returns an endpoint that knows nothing yet, with its owners. No change was
@@ -99,9 +100,10 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 		settled: stamps.Settled,
 	})
 	connecting, snapshots := connections{e}, newSnapshots(l, e)
-	backups := newBackups(l, e, snapshots)
+	backups, groups := newBackups(l, e, snapshots), newGroups(l, e, snapshots)
+	snapshots.groups = groups
 	removing := remover{connecting, snapshots}
-	return &owners{e, maker{finder{removing}, backups}, completer{connecting}, changer{e}, removing, nodes{connecting}, importer{connecting}, snapshots, backups}
+	return &owners{e, maker{finder{removing}, backups}, completer{connecting}, changer{e}, removing, nodes{connecting}, importer{connecting}, snapshots, backups, groups}
 }
 
 func (e *endpoint) timeouts() Timeouts { return e.config.Load().Timeouts }

@@ -24,6 +24,7 @@ import (
 // state machine as observed on Cinder 21.3.1 (Zed). The table in
 // test/cindercontract holds it to that.
 type memoryCinder struct {
+	noGroups
 	mu      sync.Mutex
 	volumes map[string]*memoryVolume
 	ids     int
@@ -76,6 +77,13 @@ type memoryCinder struct {
 	// unchangeable is a type that no volume can get in place, unreachable one that none can
 	// be migrated to.
 	unchangeable, unreachable string
+}
+
+// noGroups is a Cinder too old for groups. groups_test.go has another.
+type noGroups struct{ groupRequests }
+
+func (noGroups) ListGroups(context.Context, cinder.Query, func([]cinder.Group) bool) error {
+	return &cinder.Error{Backend: "gold", Operation: "group.list", Kind: cinder.KindInvalid, Message: "Cinder is too old"}
 }
 
 // memoryClient is a client of a memoryCinder.

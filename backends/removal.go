@@ -301,7 +301,7 @@ func (e remover) moveTowardsGone(ctx context.Context, permitted permission, v ci
 			if lookErr != nil || again.Status != v.Status {
 				return again, lookErr
 			}
-			return v, e.dependents(ctx, v)
+			return v, e.dependents(ctx, permitted, v)
 		}
 		if err != nil {
 			return v, err
@@ -388,7 +388,7 @@ func (e remover) forceDelete(ctx context.Context, permitted permission, v cinder
 
 // dependents explains a DELETE that was rejected because of something that must be
 // deleted first. Cinder's own message lists every possible reason but names nothing.
-func (e remover) dependents(ctx context.Context, v cinder.Volume) error {
+func (e remover) dependents(ctx context.Context, permitted permission, v cinder.Volume) error {
 	if snapshots, err := e.snapshots.snapshotsOf(ctx, v.ID); err == nil && len(snapshots) > 0 {
 		var names []string
 		for _, s := range snapshots[:min(len(snapshots), maxNamed)] {
@@ -400,6 +400,9 @@ func (e remover) dependents(ctx context.Context, v cinder.Volume) error {
 		}
 		return e.failure(kind, "volume %s cannot be deleted until its snapshots (%d) are deleted: %s", v.ID, len(snapshots), strings.Join(names, ", "))
 	}
+	if found, err := e.snapshots.groups.release(ctx, v, permitted); found {
+		return err
+	}
 	return e.failure(KindInUse, "Cinder refused to delete volume %s (status %s): it may have snapshots or dependent volumes, or be part of a group or a migration; remove those first", v.ID, v.Status)
 }
 
@@ -408,6 +411,9 @@ const maxNamed = 5
 
 // nameOfSnapshot names a snapshot by its VolumeSnapshot, if it has one.
 func nameOfSnapshot(s cinder.Snapshot) string {
+	if stamps.IsUnneeded(s) {
+		return fmt.Sprintf("%s, which Cinder deletes only with the others of group snapshot %s", s.ID, stamps.GroupSnapshotOf(s))
+	}
 	if stamp := stamps.OfSnapshot(s); stamp.Snapshot != "" {
 		return fmt.Sprintf("VolumeSnapshot %s/%s (%s)", stamp.Namespace, stamp.Snapshot, s.ID)
 	}

@@ -26,17 +26,19 @@ type Cinder interface {
 
 // The program's client makes all requests that owners declare.
 var (
-	_ volumeRequests     = loggedIn{}
-	_ makingRequests     = loggedIn{}
-	_ connectionRequests = loggedIn{}
-	_ attachmentRequests = loggedIn{}
-	_ removalRequests    = loggedIn{}
-	_ nodeRequests       = loggedIn{}
-	_ changeRequests     = loggedIn{}
-	_ snapshotRequests   = loggedIn{}
-	_ snapshotCreation   = loggedIn{}
-	_ backupRequests     = loggedIn{}
-	_ encryptionRequests = loggedIn{}
+	_ volumeRequests        = loggedIn{}
+	_ makingRequests        = loggedIn{}
+	_ connectionRequests    = loggedIn{}
+	_ attachmentRequests    = loggedIn{}
+	_ removalRequests       = loggedIn{}
+	_ nodeRequests          = loggedIn{}
+	_ changeRequests        = loggedIn{}
+	_ snapshotRequests      = loggedIn{}
+	_ snapshotCreation      = loggedIn{}
+	_ backupRequests        = loggedIn{}
+	_ groupRequests         = loggedIn{}
+	_ groupSnapshotRequests = loggedIn{}
+	_ encryptionRequests    = loggedIn{}
 )
 
 // clients provides a logged-in client. forget drops one whose credentials were rejected.

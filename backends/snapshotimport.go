@@ -45,6 +45,8 @@ func (l Snapshots) ImportableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) 
 func (e *snapshots) importableSnapshot(s cinder.Snapshot, stamp stamps.Snapshot) error {
 	other := stamps.OfSnapshot(s)
 	switch {
+	case stamps.IsUnneeded(s):
+		return e.failure(KindNotOurs, "%s was deleted, and goes with the others of its group snapshot", e.name(s.ID))
 	case stamp.Owns(s), other.Cluster == "":
 	case other.Cluster != stamp.Cluster || other.ClusterUID != "" && other.ClusterUID != stamp.ClusterUID:
 		return e.failure(KindNotOurs, "%s carries the stamp of cluster %q, VolumeSnapshot %s/%s; if that cluster no longer needs it, remove the stamp: openstack volume %s unset --property %s %s",

@@ -71,6 +71,8 @@ type snapshots struct {
 
 	// source owns the snapshots from which backups are made; nil if these are no backups.
 	source *snapshots
+	// groups owns the groups that snapshots were taken of; nil if these are backups.
+	groups *groups
 	// failed is the set of VolumeSnapshots whose last incremental backup failed, by UID;
 	// doubted is when the backup of one was last doubted.
 	failed, doubted sync.Map
@@ -403,6 +405,11 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		case cinder.StatusCreating:
 			_, _, err = e.await(ctx, s, false)
 		case cinder.StatusAvailable, cinder.StatusError:
+			if stamps.GroupSnapshotOf(s) != "" && e.groups != nil {
+				if isMember, err := e.groups.removeMember(ctx, s, permissionOf(ctx, target.Permit)); isMember {
+					return err
+				}
+			}
 			if s.HasDependents {
 				return e.failure(KindHasBackups, "incremental backups depend on %s; it is deleted after them", e.name(s.ID))
 			}
@@ -462,7 +469,8 @@ func (l Snapshots) RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, erro
 
 // FindSnapshot reads a snapshot by its ID, regardless of owner.
 func (l Snapshots) FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error) {
-	return l.of(l.current()).taken.find(ctx, id)
+	s, found, err = l.of(l.current()).taken.find(ctx, id)
+	return s, found && !stamps.IsUnneeded(s), err
 }
 
 // snapshotsOf lists a volume's snapshots, regardless of owner. It trusts the server's

@@ -76,6 +76,8 @@ type Decision struct {
 	Backup Backup `json:"backup,omitempty"`
 	// Consistency is how the snapshots of a granted VolumeGroupSnapshot belong together.
 	Consistency Consistency `json:"consistency,omitempty"`
+	// GroupType is the group type of Cinder for consistency array; otherwise empty.
+	GroupType string `json:"groupType,omitempty"`
 	// Quotas are what the volume counts against: the tenant, the class rule and each of
 	// Backends, in this order, including those without limits.
 	Quotas []QuotaScope `json:"quotas,omitempty"`

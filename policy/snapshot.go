@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,14 +150,19 @@ func (d *decider) decideBackup(parameters map[string]string, class *Class) *Deni
 	return nil
 }
 
-// ParameterConsistency is that of a VolumeGroupSnapshotClass.
-const ParameterConsistency = "consistency"
+// The parameters of a VolumeGroupSnapshotClass.
+const (
+	ParameterConsistency = "consistency"
+	ParameterGroupType   = "groupType"
+)
 
 // Consistency is how the snapshots of a VolumeGroupSnapshot belong together.
 type Consistency string
 
 const (
-	// ConsistentArray means that the array takes all of them at one moment. It is the default.
+	// ConsistentArray means that the array takes all of them at one moment, for a group
+	// snapshot of Cinder. The class must name a group type: Cinder shows only to
+	// administrators which of them are consistent.
 	ConsistentArray Consistency = "array"
 	// ConsistentFilesystem means that nobody writes while they are taken.
 	ConsistentFilesystem Consistency = "filesystem"
@@ -168,21 +172,32 @@ const (
 
 // decideGroup does for a VolumeGroupSnapshotClass what decideBackup does.
 func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denial {
+	refuse := func(format string, arguments ...any) *Denial {
+		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(format, arguments...)}
+	}
+	wanted := Consistency(parameters[ParameterConsistency])
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
-		// Kubernetes' own suite writes the deletionPolicy of the class here, too.
-		if key != ParameterConsistency && key != "deletionPolicy" {
-			return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("parameter %q of the VolumeGroupSnapshotClass is not known; there is only %s", key, ParameterConsistency)}
+		switch key {
+		case ParameterConsistency, "deletionPolicy": // Kubernetes' own suite writes that of the class here, too
+		case ParameterGroupType:
+			if wanted != ConsistentArray {
+				return refuse("the VolumeGroupSnapshotClass has %s without %s %s", key, ParameterConsistency, ConsistentArray)
+			}
+		default:
+			return refuse("parameter %q of the VolumeGroupSnapshotClass is not known; there are only %s and %s", key, ParameterConsistency, ParameterGroupType)
 		}
 	}
-	switch wanted := Consistency(parameters[ParameterConsistency]); wanted {
+	switch wanted {
 	case NotConsistent, ConsistentFilesystem:
-		d.decision.Consistency = wanted
-	case "", ConsistentArray:
-		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(
-			"the VolumeGroupSnapshotClass has %s %s, which is not supported; with %s, nobody writes while the snapshots are taken; with %s, each is taken for itself, at about the same time", ParameterConsistency, cmp.Or(wanted, ConsistentArray), ConsistentFilesystem, NotConsistent)}
+	case ConsistentArray:
+		if d.decision.GroupType = parameters[ParameterGroupType]; d.decision.GroupType == "" {
+			return refuse("the VolumeGroupSnapshotClass has %s %s without %s, which must name a group type of Cinder with the spec consistent_group_snapshot_enabled", ParameterConsistency, wanted, ParameterGroupType)
+		}
 	default:
-		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf("the VolumeGroupSnapshotClass has %s %.60q; it must be %s or %s", ParameterConsistency, wanted, ConsistentFilesystem, NotConsistent)}
+		return refuse("the VolumeGroupSnapshotClass has %s %.60q; it must be %s (the storage takes all snapshots at one moment), %s (nobody writes while they are taken) or %s (each is taken for itself, at about the same time)",
+			ParameterConsistency, wanted, ConsistentArray, ConsistentFilesystem, NotConsistent)
 	}
+	d.decision.Consistency = wanted
 	if !class.Groups {
 		return &Denial{Reason: GroupNotGranted, Path: class.path, Message: fmt.Sprintf("%s grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule", class.path)}
 	}
@@ -201,6 +216,13 @@ func SnapshotUsage(isBackup bool, gib int64) Usage {
 func GrantsBackups(p *Policy, backend string) bool {
 	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
 		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups && slices.Contains(c.Backends, backend) })
+	})
+}
+
+// GrantsGroups reports whether any rule of a policy grants VolumeGroupSnapshots on a backend.
+func GrantsGroups(p *Policy, backend string) bool {
+	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
+		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Groups && slices.Contains(c.Backends, backend) })
 	})
 }
 

@@ -117,15 +117,18 @@ tenants:
 		"granted":                   {"fast", with("none"), "", ""},
 		"as by Kubernetes' suite":   {"fast", map[string]string{"consistency": "none", "deletionPolicy": "Delete"}, "", ""},
 		"not granted":               {"slow", with("none"), GroupNotGranted, "tenants[0].classes[1] grants no VolumeGroupSnapshots; take VolumeSnapshots, or add groups: true to the rule"},
-		"consistent by default":     {"fast", nil, ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array, which is not supported; with filesystem, nobody writes while the snapshots are taken; with none, each is taken for itself, at about the same time"},
 		"consistent by filesystems": {"fast", with("filesystem"), "", ""},
-		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be filesystem or none`},
-		"backups":                   {"fast", map[string]string{"type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there is only consistency`},
+		"consistent by the array":   {"fast", map[string]string{"consistency": "array", "groupType": "cg"}, "", ""},
+		"without a group type":      {"fast", with("array"), ParameterNotAllowed, "the VolumeGroupSnapshotClass has consistency array without groupType, which must name a group type of Cinder with the spec consistent_group_snapshot_enabled"},
+		"a group type for nothing":  {"fast", map[string]string{"consistency": "none", "groupType": "cg"}, ParameterNotAllowed, "the VolumeGroupSnapshotClass has groupType without consistency array"},
+		"no consistency":            {"fast", nil, ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency ""; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
+		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
+		"backups":                   {"fast", map[string]string{"type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there are only consistency and groupType`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: test.class, Backend: "gold", Tenant: "a", Parameters: test.parameters, Group: true})
 			if test.reason == "" {
-				if d.Denial != nil || d.Consistency != Consistency(test.parameters["consistency"]) || len(d.Quotas) != 2 {
+				if d.Denial != nil || d.Consistency != Consistency(test.parameters["consistency"]) || d.GroupType != test.parameters["groupType"] || len(d.Quotas) != 2 {
 					t.Errorf("decision %+v", d)
 				}
 				return

@@ -40,6 +40,8 @@ type Client struct {
 	attachmentClient
 	snapshotClient
 	backupClient
+	groupClient
+	groupSnapshotClient
 	projectClient
 	encryptionClient
 }
@@ -57,7 +59,7 @@ type (
 
 func newClient(of *connection, admission turns.Admission) *Client {
 	r := &requests{of, admission}
-	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, backupClient{backupsOf(r)}, projectClient{r}, encryptionClient{r}}
+	return &Client{r, volumeClient{volumesOf(r)}, actionClient{r}, attachmentClient{r}, snapshotClient{snapshotsOf(r)}, backupClient{backupsOf(r)}, groupsOf(r), groupSnapshotsOf(r), projectClient{r}, encryptionClient{r}}
 }
 
 // requests makes the requests of a client.
@@ -117,7 +119,7 @@ type request struct {
 func (c *requests) send(ctx context.Context, r request) error {
 	options := &gophercloud.RequestOpts{JSONBody: r.body, JSONResponse: r.answer, OkCodes: r.codes, MoreHeaders: microversion(r.minor)}
 	address := c.service.ServiceURL(r.path...)
-	if r.query != nil {
+	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
 	}
 	_, err := c.service.Request(c.outgoing(ctx, r.operation), cmp.Or(r.method, http.MethodGet), address, options)

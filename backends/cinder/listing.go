@@ -43,7 +43,8 @@ type listing[T Object] struct {
 // ListVolumes.
 func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) (more bool)) error {
 	l := listing[T]{o, query}
-	values := url.Values{"sort": {"created_at:desc"}}
+	values := o.parameters()
+	values.Set("sort", "created_at:desc")
 	if query.PageSize > 0 {
 		values.Set("limit", strconv.Itoa(query.PageSize))
 	}
@@ -170,7 +171,7 @@ func (l listing[T]) page(ctx context.Context, address string) (page []T, next st
 				page = append(page, entry)
 				return nil
 			})
-		case l.collection() + "_links":
+		case l.collection() + "_links", l.noun + "_links":
 			_, err = jsonstream.Elements(decoder, func() error {
 				if links++; links > maxLinks {
 					return jsonstream.ErrUnexpectedJSON

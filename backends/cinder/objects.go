@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 )
 
@@ -20,14 +21,16 @@ type objects[T Object] struct {
 	read func(decode func(document any) error, keep func(key string) bool) (object T, odd bool, err error)
 	// fields returns what the checks of an answer need, besides the ID.
 	fields func(*T) (status *Status, metadata map[string]string)
+	// shown are parameters that make Cinder show more of an object.
+	shown map[string]string
 }
 
 func volumesOf(r *requests) objects[Volume] {
-	return objects[Volume]{r, "volume", 0, readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }}
+	return objects[Volume]{r, "volume", 0, readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }, nil}
 }
 
 func snapshotsOf(r *requests) objects[Snapshot] {
-	return objects[Snapshot]{r, "snapshot", 0, readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }}
+	return objects[Snapshot]{r, "snapshot", 0, readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }, nil}
 }
 
 // create requests an object, with the microversion 3.minor. An answer about one that was
@@ -46,7 +49,7 @@ func (o objects[T]) create(ctx context.Context, minor int, body any, isWanted fu
 // of all projects confirms it.
 func (o objects[T]) get(ctx context.Context, id string) (T, error) {
 	var none T
-	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}, minor: o.minor}
+	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}, minor: o.minor, query: o.parameters()}
 	if err := o.checkID(r.operation, id); err != nil {
 		return none, err
 	}
@@ -67,6 +70,14 @@ func (o objects[T]) get(ctx context.Context, id string) (T, error) {
 	}
 	return none, &Error{Backend: o.backend, Operation: r.operation, Kind: KindNotFound, Status: http.StatusNotFound,
 		Message: fmt.Sprintf("%s %s is not in the list of %ss", o.noun, id, o.noun)}
+}
+
+func (o objects[T]) parameters() url.Values {
+	values := url.Values{}
+	for name, value := range o.shown {
+		values.Set(name, value)
+	}
+	return values
 }
 
 // one sends a request whose answer describes one object.

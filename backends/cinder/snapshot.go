@@ -21,6 +21,9 @@ type Snapshot struct {
 	SizeGiB   int64
 	Metadata  map[string]string
 	CreatedAt time.Time // by the server's clock
+	// GroupSnapshotID is the group snapshot that it belongs to; known only to
+	// ListGroupedSnapshots.
+	GroupSnapshotID string
 
 	// Incremental means that a backup holds only what has changed since an earlier one;
 	// HasDependents that later ones depend on it. FailReason is why it went to error, for
@@ -41,6 +44,7 @@ type snapshotDocument struct {
 	Size      jsonstream.Number `json:"size"`
 	Metadata  json.RawMessage   `json:"metadata"`
 	CreatedAt jsonstream.Text   `json:"created_at"`
+	Group     jsonstream.Text   `json:"group_snapshot_id"`
 }
 
 // readSnapshot decodes a snapshot, as readVolume does a volume.
@@ -66,6 +70,8 @@ func (d snapshotDocument) snapshot(keep func(key string) bool) (s Snapshot, odd 
 		SizeGiB:   d.Size.Value,
 		Metadata:  metadata,
 		CreatedAt: parseTime(d.CreatedAt.Value),
+
+		GroupSnapshotID: d.Group.Value,
 	}
-	return s, d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || metadataErr != nil
+	return s, d.Group.Odd || d.ID.Odd || d.VolumeID.Odd || d.Status.Odd || d.Size.Odd || metadataErr != nil
 }

@@ -264,11 +264,13 @@ func statusOf(err error) int {
 	return 0
 }
 
-// isStateConflict recognizes Cinder's 400 for a volume, a snapshot or a backup in the wrong
-// state (exception.InvalidVolume, text "Invalid volume: ...", and the others likewise),
-// which the API reference documents as a conflict.
+// isStateConflict recognizes Cinder's 400 for an object in the wrong state
+// (exception.InvalidVolume, text "Invalid volume: ...", and the others likewise), which the
+// API reference documents as a conflict.
 func isStateConflict(message string) bool {
-	return strings.HasPrefix(message, "Invalid volume:") || strings.HasPrefix(message, "Invalid snapshot:") || strings.HasPrefix(message, "Invalid backup:")
+	text, isInvalid := strings.CutPrefix(message, "Invalid ")
+	object, _, _ := strings.Cut(text, ":")
+	return isInvalid && slices.Contains([]string{"volume", "snapshot", "backup", "group", "groupsnapshot"}, strings.ToLower(object))
 }
 
 // noKeyMade is all that Cinder says when its key manager makes no key

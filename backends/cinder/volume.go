@@ -76,6 +76,7 @@ const (
 	StatusInUse          Status = "in-use"
 	StatusDetaching      Status = "detaching"
 	StatusDeleting       Status = "deleting"
+	StatusUpdating       Status = "updating" // of a group that volumes join or leave
 	StatusError          Status = "error"
 	StatusErrorDeleting  Status = "error_deleting"
 	StatusExtending      Status = "extending"

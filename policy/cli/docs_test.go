@@ -48,11 +48,16 @@ func TestDocumentationIsTrue(t *testing.T) {
 		block, _, _ := strings.Cut(rest, "\n```\n")
 		return block + "\n"
 	}
+	// A block that ends with an ellipsis shows the beginning.
+	shows := func(got, want string) bool {
+		begin, isShort := strings.CutSuffix(want, "...\n")
+		return got == want || isShort && strings.HasPrefix(got, begin)
+	}
 	t.Run("explain", func(t *testing.T) {
 		shown := block("```console\n$ standalone-cinder policy explain ")
 		command, want, _ := strings.Cut(shown, "\n")
 		got := run("", append([]string{"explain"}, strings.Fields(command)...)...)
-		if got.err != nil || got.stdout != want {
+		if got.err != nil || !shows(got.stdout, want) {
 			t.Errorf("%v\n got:\n%s\nwant:\n%s", got.err, got.stdout, want)
 		}
 	})
@@ -64,7 +69,7 @@ func TestDocumentationIsTrue(t *testing.T) {
 		got := runWith(options, "", append([]string{"check"}, strings.Fields(command)...)...)
 		// Every change of a comment in the example changes its revision.
 		revision := regexp.MustCompile("revision [0-9a-f]{12}")
-		if ExitCode(got.err) != ExitFailed || revision.ReplaceAllString(got.stdout, "") != revision.ReplaceAllString(want, "") {
+		if ExitCode(got.err) != ExitFailed || !shows(revision.ReplaceAllString(got.stdout, ""), revision.ReplaceAllString(want, "")) {
 			t.Errorf("%v\n got:\n%s\nwant:\n%s", got.err, got.stdout, want)
 		}
 	})

@@ -179,6 +179,14 @@ func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
 	return lifecycle.Snapshots(), nil
 }
 
+func (b snapshotBackends) Groups(name string) (snapshot.Groups, error) {
+	lifecycle, err := b.current(name)
+	if err != nil {
+		return nil, err
+	}
+	return lifecycle.Snapshots(), nil
+}
+
 func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
 	lifecycle, err := b.current(name)
 	if err != nil {

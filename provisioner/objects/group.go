@@ -26,6 +26,10 @@ const AnnotationMembers = Prefix + "members"
 // the snapshots belong together. The class may change between attempts.
 const AnnotationConsistency = Prefix + "consistency"
 
+// AnnotationGroupType is on a VolumeGroupSnapshotContent with consistency array, with the
+// group type of Cinder that the class names.
+const AnnotationGroupType = Prefix + "group-type"
+
 // Names shared with the snapshot-controller and its sidecar.
 const (
 	// GroupFinalizer keeps a VolumeGroupSnapshotContent until its snapshots are removed or
@@ -105,7 +109,9 @@ type GroupOrigin struct {
 	UID       types.UID
 	// Consistency is that of the class.
 	Consistency policy.Consistency
-	Members     []Member
+	// GroupType is the group type of Cinder for consistency array.
+	GroupType string
+	Members   []Member
 }
 
 // Member is one snapshot of a group.
@@ -134,7 +140,11 @@ func (g GroupOrigin) Annotations() map[string]string {
 	if err != nil {
 		panic(err) // maps of strings always encode
 	}
-	return map[string]string{AnnotationMembers: string(encoded), AnnotationConsistency: string(g.Consistency)}
+	annotations := map[string]string{AnnotationMembers: string(encoded), AnnotationConsistency: string(g.Consistency)}
+	if g.GroupType != "" {
+		annotations[AnnotationGroupType] = g.GroupType
+	}
+	return annotations
 }
 
 // IsCSIGroup reports whether a content is for the CSI driver's sidecar.
@@ -163,11 +173,11 @@ func GroupOriginOf(content *groupv1.VolumeGroupSnapshotContent) (GroupOrigin, er
 	reference := content.Spec.VolumeGroupSnapshotRef
 	origin := GroupOrigin{
 		Content: content.Name, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID, Consistency: policy.Consistency(content.Annotations[AnnotationConsistency]),
+		GroupType: content.Annotations[AnnotationGroupType],
 	}
 	damaged := func(format string, arguments ...any) (GroupOrigin, error) {
 		return origin, &DamagedError{fmt.Sprintf("VolumeGroupSnapshotContent %s: ", content.Name) + fmt.Sprintf(format, arguments...) + "; nothing is deleted until it is fixed"}
 	}
-	origin.Consistency = policy.Consistency(content.Annotations[AnnotationConsistency])
 	var recorded map[string]map[string]string
 	if !IsGroupRecorded(content) {
 		return damaged("annotation %s is missing, or the content is not for a new group", AnnotationMembers)

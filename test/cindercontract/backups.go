@@ -160,7 +160,7 @@ func (s *subject) backup(incremental bool) cinder.Snapshot {
 // zero Snapshot if it is gone.
 func (s *subject) settledBackup(id string) cinder.Snapshot {
 	s.t.Helper()
-	return s.settledAs(s.Cinder.Backup, id)
+	return settledAs(s, s.Cinder.Backup, id)
 }
 
 func (s *subject) removeBackups() {

@@ -39,6 +39,10 @@ type Target struct {
 	// SharedType is a type whose volumes several hosts may attach; without it, what
 	// only they do is skipped.
 	SharedType string
+	// Groups and GroupType, which is consistent, are for group snapshots; without them, those
+	// are skipped.
+	Groups    Groups
+	GroupType string
 	// Backups means that Cinder has a backup service.
 	Backups bool
 	// Wait bounds the wait for a state; Poll is the time between two reads.
@@ -62,6 +66,9 @@ func Run(t *testing.T, target Target) {
 	all := []map[string]func(*subject){readings, snapshotReadings}
 	if target.Backups {
 		all = append(all, backupReadings)
+	}
+	if target.Groups != nil && target.GroupType != "" {
+		all = append(all, groupReadings)
 	}
 	for _, some := range all {
 		for name, judge := range some {
@@ -121,6 +128,8 @@ type subject struct {
 	id, attachment string
 	// taken are the IDs of its snapshots, backups those of its backups.
 	taken, backups []string
+	// groups are the IDs of groups that it was in, grouped those of group snapshots.
+	groups, grouped []string
 }
 
 func newSubject(t *testing.T, target Target) *subject {
@@ -244,6 +253,7 @@ func (s *subject) listed() []string {
 // cleanUp removes the volume in any state.
 func (s *subject) cleanUp() {
 	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
+		s.removeGroups()
 		s.removeBackups()
 		s.removeSnapshots()
 		v, found := s.settled()

@@ -1,11 +1,9 @@
 package cindercontract
 
 import (
-	"context"
 	"crypto/rand"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -126,25 +124,7 @@ func (s *subject) snapshot() cinder.Snapshot {
 // snapshot; the zero Snapshot if it is gone.
 func (s *subject) settledSnapshot(id string) cinder.Snapshot {
 	s.t.Helper()
-	return s.settledAs(s.Cinder.Snapshot, id)
-}
-
-// settledAs does so for what is read as a snapshot.
-func (s *subject) settledAs(readBy func(ctx context.Context, id string) (cinder.Snapshot, error), id string) cinder.Snapshot {
-	s.t.Helper()
-	for deadline := time.Now().Add(s.Wait); ; time.Sleep(s.Poll) {
-		found, err := readBy(s.ctx, id)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			return cinder.Snapshot{}
-		}
-		s.must(err)
-		if !slices.Contains([]cinder.Status{cinder.StatusCreating, cinder.StatusDeleting, cinder.StatusBackingUp, cinder.StatusBackupRestoring}, found.Status) {
-			return found
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the snapshot or backup is still %s after %s", found.Status, s.Wait)
-		}
-	}
+	return settledAs(s, s.Cinder.Snapshot, id)
 }
 
 // copied creates a volume with the content of another, waits for it and removes

@@ -168,6 +168,32 @@ func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) 
 		return c.updateBackup(q, r.ID, now)
 	case "backup.delete":
 		return c.deleteBackup(q, r.ID, now)
+	case "group_type.list":
+		return c.listGroupTypes(q)
+	case "group.list":
+		return c.listGroups(q, r.Detail)
+	case "group.create":
+		return c.createGroup(q, now)
+	case "group.get":
+		return c.showGroup(q, r.ID)
+	case "group.update":
+		return c.updateGroup(q, r.ID, now)
+	case "group.delete":
+		return c.deleteGroup(q, r.ID, now)
+	case "group.action":
+		name, err := actionName(q.raw)
+		if err == nil {
+			err = unknownAction(name)
+		}
+		return nil, err
+	case "group_snapshot.list":
+		return c.listGroupSnapshots(q, r.Detail)
+	case "group_snapshot.create":
+		return c.createGroupSnapshot(q, now)
+	case "group_snapshot.get":
+		return c.showGroupSnapshot(q, r.ID)
+	case "group_snapshot.delete":
+		return c.deleteGroupSnapshot(q, r.ID, now)
 	case "attachment.list":
 		return c.listAttachments(q, r.Detail)
 	case "attachment.create":

@@ -42,19 +42,21 @@ type cloud struct {
 	options Options
 	ids     *random.Source
 
-	mu          sync.Mutex
-	types       []*drivers.VolumeType
-	typeIndex   map[string]*drivers.VolumeType
-	volumes     map[string]*volume
-	order       []*volume // ascending by creation second, then id
-	snapshots   map[string]*snapshot
-	backups     map[string]*backup
-	attachments map[string]*attachment
-	messages    []*message // oldest first
-	quotas      map[string]map[string]int
-	usage       map[string]*usage
-	services    map[string]string // ids of the volume services by backend
-	fullZones   map[string]bool
+	mu             sync.Mutex
+	types          []*drivers.VolumeType
+	typeIndex      map[string]*drivers.VolumeType
+	volumes        map[string]*volume
+	order          []*volume // ascending by creation second, then id
+	snapshots      map[string]*snapshot
+	backups        map[string]*backup
+	groups         map[string]*group
+	groupSnapshots map[string]*groupSnapshot
+	attachments    map[string]*attachment
+	messages       []*message // oldest first
+	quotas         map[string]map[string]int
+	usage          map[string]*usage
+	services       map[string]string // ids of the volume services by backend
+	fullZones      map[string]bool
 
 	events   eventHeap
 	sequence uint64
@@ -83,6 +85,7 @@ type volume struct {
 	snapshotID        string
 	sourceID          string
 	backupID          string
+	groupID           string
 	serviceID         string
 	migration         string        // its state; empty if there was none
 	temporary         bool          // made for a migration, outside the quotas
@@ -118,6 +121,7 @@ type snapshot struct {
 	id, project, user string
 	name, description *string
 	volumeID          string
+	groupSnapshotID   string
 	kind              *drivers.VolumeType
 	size              int
 	status            string
@@ -134,16 +138,18 @@ type message struct {
 
 func newCloud(options Options, ids *random.Source) (*cloud, error) {
 	c := &cloud{
-		options:     options,
-		ids:         ids,
-		volumes:     make(map[string]*volume),
-		snapshots:   make(map[string]*snapshot),
-		backups:     make(map[string]*backup),
-		attachments: make(map[string]*attachment),
-		quotas:      make(map[string]map[string]int),
-		usage:       make(map[string]*usage),
-		services:    make(map[string]string),
-		fullZones:   make(map[string]bool),
+		options:        options,
+		ids:            ids,
+		volumes:        make(map[string]*volume),
+		snapshots:      make(map[string]*snapshot),
+		backups:        make(map[string]*backup),
+		groups:         make(map[string]*group),
+		groupSnapshots: make(map[string]*groupSnapshot),
+		attachments:    make(map[string]*attachment),
+		quotas:         make(map[string]map[string]int),
+		usage:          make(map[string]*usage),
+		services:       make(map[string]string),
+		fullZones:      make(map[string]bool),
 	}
 	var err error
 	c.types, c.typeIndex, err = drivers.Complete(options.Types, ids.UUID)
@@ -215,6 +221,15 @@ func (c *cloud) copy() *cloud {
 		copied := *b
 		copied.metadata = maps.Clone(b.metadata)
 		kept.backups[id] = &copied
+	}
+	kept.groups, kept.groupSnapshots = make(map[string]*group, len(c.groups)), make(map[string]*groupSnapshot, len(c.groupSnapshots))
+	for id, g := range c.groups {
+		copied := *g
+		kept.groups[id] = &copied
+	}
+	for id, g := range c.groupSnapshots {
+		copied := *g
+		kept.groupSnapshots[id] = &copied
 	}
 	for project, u := range c.usage {
 		kept.usage[project] = &usage{inUse: maps.Clone(u.inUse), reserved: maps.Clone(u.reserved)}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -131,6 +132,34 @@ func (s *Simulator) Snapshots() []Snapshot {
 		})
 	}
 	slices.SortFunc(out, func(a, b Snapshot) int { return a.Created.Compare(b.Created) })
+	return out
+}
+
+// Group is a copy of a group's state.
+type Group struct {
+	ID, Name, Description, Status string
+	// Volumes are the IDs of the volumes that are in it, Snapshots those of its group
+	// snapshots.
+	Volumes, Snapshots []string
+}
+
+// Groups returns copies of all groups, oldest first.
+func (s *Simulator) Groups() (out []Group) {
+	s.cloud.lock()
+	defer s.cloud.unlock()
+	for _, g := range s.cloud.groups {
+		one := Group{ID: g.id, Name: stringOf(g.name), Description: stringOf(g.description), Status: g.status}
+		for _, v := range s.cloud.volumesIn(g) {
+			one.Volumes = append(one.Volumes, v.id)
+		}
+		for _, taken := range s.cloud.groupSnapshots {
+			if taken.group.id == g.id {
+				one.Snapshots = append(one.Snapshots, taken.id)
+			}
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b Group) int { return strings.Compare(a.ID, b.ID) })
 	return out
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +40,8 @@ type Options struct {
 	Zones []string
 	// Types are the volume types; the default is drivers.DefaultVolumeTypes().
 	Types []drivers.VolumeType
+	// GroupTypes are the group types; the default is DefaultGroupTypes().
+	GroupTypes []GroupType
 	// DefaultType names the type of volumes created without one; the default is
 	// the first of Types.
 	DefaultType string
@@ -60,7 +63,7 @@ type Options struct {
 	// MigrationDelay is the time that the copy of a volume to another storage takes.
 	MigrationDelay time.Duration
 	// SnapshotDelay is the time until a snapshot is available, and until it is
-	// gone.
+	// gone; and of every step of a group or group snapshot.
 	SnapshotDelay time.Duration
 	// BackupDelay is the time until a backup is available, until it is gone, and until a
 	// new volume has its content.
@@ -130,6 +133,13 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if len(o.Types) == 0 {
 		return o, fmt.Errorf("option Types: a Cinder has at least one volume type")
+	}
+	if o.GroupTypes == nil {
+		o.GroupTypes = DefaultGroupTypes()
+	}
+	o.GroupTypes = slices.Clone(o.GroupTypes)
+	for i := range o.GroupTypes {
+		o.GroupTypes[i].ID = fmt.Sprintf("00000000-0000-4000-8000-%012d", i+1)
 	}
 	if o.DefaultType == "" {
 		o.DefaultType = o.Types[0].Name

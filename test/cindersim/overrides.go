@@ -133,7 +133,7 @@ func (c *cloud) retypeVolume(q *call, v *volume, name string, mayMigrate bool, n
 	if err := c.admitRetype(v, kind); err != nil {
 		return nil, err
 	}
-	if v.status != statusAvailable && v.status != statusInUse || kind == v.kind || v.status == statusInUse && !maps.Equal(kind.QoS, v.kind.QoS) {
+	if v.status != statusAvailable && v.status != statusInUse || v.groupID != "" || kind == v.kind || v.status == statusInUse && !maps.Equal(kind.QoS, v.kind.QoS) {
 		return nil, refuse(http.StatusBadRequest, "Invalid volume: Retype needs volume to be in available or in-use state, not be part of an active "+
 			"migration or a consistency group, requested type has to be different that the one from the volume, and for in-use "+
 			"volumes front-end qos specs cannot change.")

@@ -24,7 +24,9 @@ func TestEveryRouteIsPerformed(t *testing.T) {
 		"POST attachments/x/action": "attachment.action", "GET messages": "message.list", "GET messages/x": "message.get", "GET types": "type.list",
 		"GET types/x": "type.get", "GET os-availability-zone": "zone.list", "GET limits": "limits.get", "GET os-quota-sets/x": "quota.get",
 		"GET os-quota-sets/x/defaults": "quota.defaults", "PUT os-quota-sets/x": "quota.update", "DELETE os-quota-sets/x": "quota.delete",
-		"GET os-services": "service.list", "GET scheduler-stats/get_pools": "pool.list",
+		"GET group_types": "group_type.list", "GET groups": "group.list", "GET groups/detail": "group.list", "POST groups": "group.create", "GET groups/x": "group.get",
+		"PUT groups/x": "group.update", "POST groups/x/action": "group.action", "GET group_snapshots": "group_snapshot.list", "POST group_snapshots": "group_snapshot.create",
+		"GET group_snapshots/x": "group_snapshot.get", "DELETE group_snapshots/x": "group_snapshot.delete", "GET os-services": "service.list", "GET scheduler-stats/get_pools": "pool.list",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		sent := httptest.NewRequest(method, "http://cinder/v3/"+path, strings.NewReader(`{}`))

@@ -186,6 +186,10 @@ func (x *exchange) resolve() {
 		if name, err := actionName(x.body); err == nil {
 			x.route.Operation = "action." + name
 		}
+	case "group.action":
+		if x.route.Minor = minorGroupID; strings.Contains(string(x.body), `"delete"`) {
+			x.route.Operation = "group.delete"
+		}
 	case "attachment.action":
 		if name, err := actionName(x.body); err == nil && name == "os-complete" {
 			x.route.Operation, x.route.Minor = "attachment.complete", minorAttachmentComplete

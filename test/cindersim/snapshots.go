@@ -35,7 +35,7 @@ func (c *cloud) snapshotsOf(v *volume) []*snapshot {
 	return found
 }
 
-func (s *snapshot) view(stored, detail bool) map[string]any {
+func (s *snapshot) view(minor int, stored, detail bool) map[string]any {
 	view := map[string]any{
 		"id": s.id, "created_at": s.created.Format(timeLayout), "updated_at": stampOrNull(s.updated),
 		"name": s.name, "description": s.description, "volume_id": s.volumeID, "status": s.status,
@@ -43,6 +43,9 @@ func (s *snapshot) view(stored, detail bool) map[string]any {
 	}
 	if stored {
 		view["created_at"] = stamp(s.created)
+	}
+	if minor >= minorGroupSnapshots && detail {
+		view["group_snapshot_id"] = nilIfEmpty(s.groupSnapshotID)
 	}
 	if stored && detail {
 		view["os-extended-snapshot-attributes:project_id"] = s.project
@@ -106,7 +109,7 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 			s.status, s.progress = statusError, "0%"
 		}
 	})
-	return success(http.StatusAccepted, map[string]any{"snapshot": s.view(false, true)}), nil
+	return success(http.StatusAccepted, map[string]any{"snapshot": s.view(q.minor, false, true)}), nil
 }
 
 func snapshotAllowed(v *volume, inUse bool) error {
@@ -131,7 +134,7 @@ func (c *cloud) showSnapshot(q *call, id string) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return success(http.StatusOK, map[string]any{"snapshot": s.view(true, true)}), nil
+	return success(http.StatusOK, map[string]any{"snapshot": s.view(q.minor, true, true)}), nil
 }
 
 func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
@@ -171,7 +174,7 @@ func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
 	found = found[min(offset, len(found)):]
 	views := []map[string]any{}
 	for _, s := range found[:min(limit, len(found))] {
-		views = append(views, s.view(true, detail))
+		views = append(views, s.view(q.minor, true, detail))
 	}
 	answer := map[string]any{"snapshots": views}
 	if len(views) > 0 && limit <= len(views) {
@@ -211,7 +214,7 @@ func (c *cloud) deleteSnapshot(q *call, id string, now time.Time) (*reply, error
 	if err != nil {
 		return nil, err
 	}
-	if s.status != statusAvailable && s.status != statusError {
+	if s.status != statusAvailable && s.status != statusError || s.groupSnapshotID != "" {
 		return nil, refuse(http.StatusBadRequest, "Invalid snapshot: Snapshot status must be available or error and must not be part of a group.")
 	}
 	s.status, s.updated = statusDeleting, now

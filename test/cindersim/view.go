@@ -101,7 +101,7 @@ func (c *cloud) renderVolume(out []byte, q *call, v *volume, stored bool) []byte
 		out = appendOptional(out, "migration_status", v.migration)
 	}
 	if q.minor >= minorGroupID {
-		out = appendRaw(out, "group_id", "null")
+		out = appendOptional(out, "group_id", v.groupID)
 	}
 	if q.admin && q.minor >= minorProviderID {
 		out = appendRaw(out, "provider_id", "null")

@@ -345,7 +345,7 @@ func (c *cloud) remove(v *volume, now time.Time, force, cascade, broken bool) er
 		c.destroy(v)
 		return nil
 	}
-	allowed := v.attachStatus != attachStatusAttached && (force || deletable(v.status)) && !strings.HasPrefix(v.migration, migrationTargetOf)
+	allowed := v.attachStatus != attachStatusAttached && v.groupID == "" && (force || deletable(v.status)) && !strings.HasPrefix(v.migration, migrationTargetOf)
 	for _, s := range c.snapshotsOf(v) {
 		allowed = allowed && cascade && (force || s.status == statusAvailable || s.status == statusError)
 	}

@@ -26,7 +26,12 @@ func TestAdapter(t *testing.T) {
 			if target.Lag == 0 {
 				t.Run("whose keys the key manager shows", func(t *testing.T) { keyReadings(t, target, client) })
 			}
+			groups, groupType := cindercontract.Groups(client), target.Types.Group
+			if target.Lag > 0 {
+				groups = nil
+			}
 			cindercontract.Run(t, cindercontract.Target{
+				Groups: groups, GroupType: groupType,
 				Cinder: patient{client, target.Lag}, Member: !target.noauth(), Type: target.Types.ISCSI, OtherType: target.Types.Other, SharedType: target.Types.Shared, FailingType: target.Types.Fail, Backups: target.Backups, Wait: target.Wait, Poll: target.Poll,
 				// Real volumes take a second each.
 				OnlyMember: testing.Short() && !target.noauth() && i >= len(simulators),

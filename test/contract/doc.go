@@ -26,6 +26,7 @@
 //	CONTRACT_TYPE_FAIL            a volume type whose volumes end in error
 //	CONTRACT_TYPE_LUKS            a volume type that nodes encrypt with luks
 //	CONTRACT_TYPE_LIMITED         like iscsi, with the front-end QoS total_bytes_sec=524288 and total_iops_sec=20
+//	CONTRACT_GROUP_TYPE           a group type with the spec consistent_group_snapshot_enabled
 //	CONTRACT_WAIT                 how long to wait for a state (60s)
 //
 // Against the same targets, TestAdapter checks the program's own client with

@@ -49,6 +49,7 @@ func lifecycleCases() []testCase {
 			})
 		}
 	}
+	cases = append(cases, testCase{name: "lifecycle: a group snapshot is taken, found again, and goes with its last snapshot", run: lifecycleGroup})
 	return append(cases, testCase{name: "lifecycle: auto takes the attachments API, and goes on with what the volume actions began", run: lifecycleAuto})
 }
 

@@ -53,7 +53,7 @@ type Credential struct{ ID, Secret string }
 type Account struct{ User, Password, Project string }
 
 // Types are the names of volume types; a missing type has none.
-type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail, LUKS, Limited string }
+type Types struct{ ISCSI, Other, Multipath, Shared, RBD, Fail, LUKS, Limited, Group string }
 
 // noauth reports whether the target has no Keystone.
 func (target Target) noauth() bool { return target.Keystone == nil }
@@ -177,7 +177,7 @@ func simulatorTargets(t *testing.T, lag time.Duration) []Target {
 	}
 	t.Cleanup(simulator.Close)
 	t.Logf("the simulator's seed is %d", simulator.Seed())
-	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks", Limited: "limited"}
+	types := Types{ISCSI: "iscsi", Other: "other", Multipath: "iscsi-mp", Shared: "shared", RBD: "rbd", Fail: "fail", LUKS: "luks", Limited: "limited", Group: "consistent"}
 	keystoneTypes := types
 	keystoneTypes.LUKS = "luks-barbican"
 	account := func(name string) Account { return Account{User: name, Password: name + "-pass", Project: name} }
@@ -203,7 +203,7 @@ func realTargets(t *testing.T) []Target {
 	types := Types{
 		ISCSI: environment("CONTRACT_TYPE_ISCSI", "iscsi"), Other: os.Getenv("CONTRACT_TYPE_OTHER"), Multipath: os.Getenv("CONTRACT_TYPE_ISCSI_MULTIPATH"),
 		Shared: os.Getenv("CONTRACT_TYPE_SHARED"), RBD: os.Getenv("CONTRACT_TYPE_RBD"), Fail: os.Getenv("CONTRACT_TYPE_FAIL"), LUKS: os.Getenv("CONTRACT_TYPE_LUKS"),
-		Limited: os.Getenv("CONTRACT_TYPE_LIMITED"),
+		Limited: os.Getenv("CONTRACT_TYPE_LIMITED"), Group: os.Getenv("CONTRACT_GROUP_TYPE"),
 	}
 	wait, err := time.ParseDuration(environment("CONTRACT_WAIT", "60s"))
 	if err != nil {

@@ -24,20 +24,23 @@ import (
 // groupWorld is a world with VolumeGroupSnapshots of the claims data and log of tenant b.
 type groupWorld struct {
 	*snapshotWorld
-	mode, driver string
+	mode, driver, consistency string
 }
 
 // TestGroupSnapshotsOfClaims: the leader dies while Cinder takes the snapshots of a group,
-// and the next goes on. They count before the first request, all or none. Each can be
+// and the next goes on, or takes all anew. They count before the first request, all or none. Each can be
 // restored, none can be deleted alone, and they go with the group. Those that are kept can
 // be taken up by their tenant, and by no other.
 func TestGroupSnapshotsOfClaims(t *testing.T) {
-	for _, mode := range []string{"native", "csi"} {
-		t.Run(mode, func(t *testing.T) {
+	// Nothing is to be frozen, since no node has the volumes; but what the leader that died has
+	// taken must not be used.
+	for _, test := range []struct{ mode, consistency string }{{"native", "none"}, {"csi", "filesystem"}, {"native", "array"}, {"csi", "array"}} {
+		mode := test.mode
+		t.Run(mode+" "+test.consistency, func(t *testing.T) {
 			t.Parallel()
 			options := cindersim.Options{CreateDelay: 100 * time.Millisecond, DeleteDelay: 100 * time.Millisecond, SnapshotDelay: time.Second}
-			name := "group-" + mode
-			w := &groupWorld{&snapshotWorld{}, mode, "test.example/" + name}
+			name := "group-" + mode + "-" + test.consistency
+			w := &groupWorld{&snapshotWorld{}, mode, "test.example/" + name, test.consistency}
 			if mode == "csi" {
 				w.world, w.driver = csiWorldAt(t, name, options), wire.DriverName
 				w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
@@ -108,12 +111,14 @@ func TestGroupSnapshotsOfClaims(t *testing.T) {
 			w.removeGroup(one)
 			w.groupGone(one)
 			w.stored(0)
+			w.noGroups()
 
 			kept := w.group("b", "kept", "retain")
 			content, members = w.grouped(kept)
 			w.removeGroup(kept)
 			w.takeUp(content, members)
 			w.stored(0)
+			w.noGroups()
 			w.clean()
 			kill()
 		})
@@ -149,15 +154,27 @@ func (w *groupWorld) volume(claim string) cindersim.Volume {
 
 func (w *groupWorld) addGroupClass(name string, policy snapshotv1.DeletionPolicy) {
 	w.Helper()
-	// Nothing is to be frozen, since no node has the volumes; but what the leader that died has
-	// taken must not be used.
-	consistency := map[string]string{"native": "none", "csi": "filesystem"}[w.mode]
-	class := &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}, Driver: w.driver, DeletionPolicy: policy, Parameters: map[string]string{"consistency": consistency}}
+	parameters := map[string]string{"consistency": w.consistency}
+	if w.consistency == "array" {
+		parameters["groupType"] = "consistent"
+	}
+	class := &groupv1.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}, Driver: w.driver, DeletionPolicy: policy, Parameters: parameters}
 	_, err := w.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(w.ctx, class, metav1.CreateOptions{})
 	w.must(err)
 	w.Cleanup(func() {
 		_ = w.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Delete(context.Background(), class.Name, metav1.DeleteOptions{})
 	})
+}
+
+// noGroups checks that no group is left at Cinder.
+func (w *groupWorld) noGroups() {
+	w.Helper()
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if left := w.sim.Groups(); len(left) > 0 {
+			return fmt.Sprintf("groups are left: %+v", left), nil
+		}
+		return "", nil
+	}))
 }
 
 // group creates a VolumeGroupSnapshot of the claims with the label.
@@ -228,6 +245,11 @@ func (w *groupWorld) membersAre(of *groupv1.VolumeGroupSnapshot, content *groupv
 		w.Errorf("the content records %+v (%v)", origin, err)
 	}
 	stored := w.stored(2)
+	for _, g := range w.sim.Groups() {
+		if w.consistency != "array" || len(g.Volumes) > 0 || len(g.Snapshots) != 1 {
+			w.Errorf("Cinder has the group %+v", g)
+		}
+	}
 	for claim, member := range members {
 		var origin objects.SnapshotOrigin
 		w.must(harness.Eventually(w.ctx, func() (problem string, err error) {

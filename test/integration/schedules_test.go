@@ -133,7 +133,7 @@ func TestSchedulesTakeAndDeleteSnapshots(t *testing.T) {
 // claims. Those of a claim that was deleted stay.
 func TestSchedulesTakeAndDeleteGroups(t *testing.T) {
 	t.Parallel()
-	w := &groupWorld{newSnapshotWorld(t, "schedules-group"), "native", "test.example/schedules-group"}
+	w := &groupWorld{newSnapshotWorld(t, "schedules-group"), "native", "test.example/schedules-group", "none"}
 	w.must(suite.AllowGroups(w.ctx, w.provisioner))
 	w.must(suite.AllowSchedules(w.ctx, w.provisioner))
 	w.must(suite.InstallSnapshots(w.ctx))

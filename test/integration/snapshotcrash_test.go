@@ -58,6 +58,11 @@ const (
 	stepWriteGroup      = "kubernetes POST apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents"
 	stepWriteMember     = "kubernetes POST apis/snapshot.storage.k8s.io/v1/namespaces/NAMESPACE/volumesnapshots"
 	stepNameGroup       = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID/status"
+	stepMakeGroup       = "cinder POST groups"
+	stepChangeGroup     = "cinder PUT groups/ID"
+	stepTakeGroup       = "cinder POST group_snapshots"
+	stepDropGroup       = "cinder DELETE group_snapshots/ID"
+	stepDeleteGroup     = "cinder POST groups/ID/action delete"
 	stepLetGoOfGroup    = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID"
 )
 
@@ -73,6 +78,8 @@ type snapshotLife struct {
 	backup bool
 	// group means that it is two, of a VolumeGroupSnapshot.
 	group bool
+	// array means that they are one group snapshot of Cinder.
+	array bool
 }
 
 // The phases of the lives.
@@ -89,6 +96,8 @@ const (
 	phaseDeletingCSI    = "deleting what was taken up in mode csi"
 	phaseGrouping       = "taking a group"
 	phaseDeletingGroup  = "deleting a group"
+	phaseByArray        = "taking an array group"
+	phaseDeletingArray  = "deleting an array group"
 )
 
 func snapshotLives() []snapshotLife {
@@ -99,6 +108,7 @@ func snapshotLives() []snapshotLife {
 		{begin: phaseTakingUp, end: phaseDeletingKept, exists: true, kept: true},
 		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, exists: true, kept: true, csi: true},
 		{begin: phaseGrouping, end: phaseDeletingGroup, group: true},
+		{begin: phaseByArray, end: phaseDeletingArray, group: true, array: true},
 	}
 }
 
@@ -129,6 +139,8 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 		{phaseDeletingCSI, []string{stepDeleteSnapshot}},
 		{phaseGrouping, []string{stepWriteGroup, stepTakeSnapshot, stepMarkSnapshot, stepWriteContent, stepWriteMember, stepNameGroup}},
 		{phaseDeletingGroup, []string{stepDeleteSnapshot, stepLetGoOfGroup, stepLetGoOfSnapshot}},
+		{phaseByArray, []string{stepWriteGroup, stepMakeGroup, stepChangeGroup, stepTakeGroup, stepMarkSnapshot, stepWriteContent, stepWriteMember, stepNameGroup}},
+		{phaseDeletingArray, []string{stepDropGroup, stepDeleteGroup, stepLetGoOfGroup, stepLetGoOfSnapshot}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
 			t.Parallel()
@@ -250,9 +262,13 @@ func (s *snapshotSite) allowGroups(ctx context.Context) error {
 	if err := suite.AllowGroups(ctx, s.provisioner); err != nil {
 		return err
 	}
+	parameters := map[string]string{policy.ParameterConsistency: string(policy.NotConsistent)}
+	if s.life.array {
+		parameters = map[string]string{policy.ParameterConsistency: string(policy.ConsistentArray), policy.ParameterGroupType: "consistent"}
+	}
 	_, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(ctx, &groupv1.VolumeGroupSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-		Parameters: map[string]string{policy.ParameterConsistency: string(policy.NotConsistent)},
+		Parameters: parameters,
 	}, metav1.CreateOptions{})
 	return err
 }
@@ -300,6 +316,10 @@ func (s *snapshotSite) groupReady(ctx context.Context, of *snapshotv1.VolumeSnap
 		if len(named) != 2 || len(stored) != 2 || slices.ContainsFunc(stored, func(one cindersim.Snapshot) bool { return one.Status != "available" || !slices.Contains(named, one.ID) }) {
 			return fmt.Sprintf("the contents name %q, and Cinder has %+v", named, stored), nil
 		}
+		groups := s.sim.Groups()
+		if s.life.array != (len(groups) == 1) || slices.ContainsFunc(groups, func(g cindersim.Group) bool { return len(g.Volumes) > 0 || len(g.Snapshots) != 1 }) {
+			return fmt.Sprintf("Cinder has the groups %+v", groups), nil
+		}
 		return s.unlikeCounted(ctx, "tenant", 2, 2, 2)
 	})
 }
@@ -321,6 +341,9 @@ func (s *snapshotSite) groupRemoved(ctx context.Context, of *snapshotv1.VolumeSn
 		left := slices.ContainsFunc(contents.Items, func(c snapshotv1.VolumeSnapshotContent) bool {
 			return c.Spec.VolumeSnapshotRef.Namespace == s.namespace
 		})
+		if groups := s.sim.Groups(); len(groups) > 0 {
+			return fmt.Sprintf("left are the groups %+v", groups), nil
+		}
 		if stored := s.stored(); len(stored) > 0 || left || len(members.Items) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
 			return fmt.Sprintf("left are %+v at Cinder, VolumeGroupSnapshot: %v, content: %+v %v, %d VolumeSnapshots, their contents: %t", stored, err, content.ObjectMeta, contentErr, len(members.Items), left), nil
 		}

@@ -78,12 +78,22 @@ type Existing interface {
 	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
 }
 
+// Groups manages the group snapshots of one backend; backends.Snapshots implements it.
+type Groups interface {
+	TakeGroup(ctx context.Context, spec backends.GroupSpec) ([]cinder.Snapshot, error)
+	RemoveGroup(ctx context.Context, target backends.GroupTarget) (kept []string, err error)
+	// AbandonGroups removes the groups to which nothing leads and that nobody needs.
+	AbandonGroups(ctx context.Context, clusterUID string, isLost func(ctx context.Context, uid string) (bool, error)) (removed []string, err error)
+}
+
 // Backends provides the configured backends for this term.
 type Backends interface {
 	// Snapshots returns an error if no backend of that name is configured.
 	Snapshots(name string) (Snapshots, error)
 	// Backups does the same for backups.
 	Backups(name string) (Snapshots, error)
+	// Groups does the same for group snapshots.
+	Groups(name string) (Groups, error)
 	// Names lists every configured backend.
 	Names() []string
 }

@@ -49,6 +49,7 @@ func (c *counting) hear(triggers []parking.Trigger) {
 func (c *counting) countBackends(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, name := range c.Backends.Names() {
+		group.Go(func() { c.leftovers.warn(ctx, name, c.leftovers.sweepGroups(ctx, name)) })
 		for _, s := range c.shelves(name) {
 			group.Go(func() {
 				if err := c.countBackend(ctx, s); err == nil {

@@ -196,6 +196,11 @@ func (b fakeBackends) Snapshots(name string) (Snapshots, error) {
 	}
 	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
+func (b fakeBackends) Groups(name string) (Groups, error) {
+	backend, err := b.Snapshots(name)
+	groups, _ := backend.(Groups)
+	return groups, err
+}
 func (b fakeBackends) Backups(name string) (Snapshots, error) { return b.Snapshots(name) }
 func (b fakeBackends) Names() []string                        { return slices.Sorted(maps.Keys(b)) }
 

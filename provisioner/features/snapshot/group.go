@@ -121,9 +121,9 @@ func (g *grouping) admit(ctx context.Context, class *snapshotv1.VolumeSnapshotCl
 		if err := t.reserve(ctx, class, namespace.Labels); err != nil {
 			return err
 		}
-		g.origin.Consistency = t.consistency
+		g.origin.Consistency, g.origin.GroupType = t.decided.Consistency, t.decided.GroupType
 	}
-	return nil
+	return together{g}.mayBeTaken()
 }
 
 // giveBack gives back the room of a group that is not recorded.
@@ -153,8 +153,11 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	}
 	started := time.Now()
 	take := g.takeOneByOne
-	if g.origin.Consistency == policy.ConsistentFilesystem {
+	switch g.origin.Consistency {
+	case policy.ConsistentFilesystem:
 		take = g.takeFrozen
+	case policy.ConsistentArray:
+		take = together{g}.take
 	}
 	taken, err := take(ctx)
 	if err != nil {

@@ -312,7 +312,7 @@ func TestGroupForASidecar(t *testing.T) {
 	}{
 		"taken": {requests: all, counts: 2},
 		"begun before, and the policy has changed": {content: begun, parameters: map[string]string{"consistency": "x"}, requests: all, counts: 2},
-		"consistent by default":                    {parameters: map[string]string{}, kind: "Denied", message: "ParameterNotAllowed: the VolumeGroupSnapshotClass has consistency array, which is not supported; with filesystem, nobody writes while the snapshots are taken; with none, each is taken for itself, at about the same time"},
+		"without a consistency":                    {parameters: map[string]string{}, kind: "Denied", message: `ParameterNotAllowed: the VolumeGroupSnapshotClass has consistency ""; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
 		"no room for both": {prepare: func(b *groupBench) { b.Ledger.RecordSnapshot("other", "gold", ledgerOf("a")) }, kind: "NoRoom",
 			message: "QuotaExceeded: tenant a would use 3 of 2 snapshots (tenants[0].quota.snapshots)", counts: 1},
 		"a claim of another namespace": {prepare: func(b *groupBench) { b.volumes[1].Spec.ClaimRef.Namespace = "team-b" }, kind: "Denied",

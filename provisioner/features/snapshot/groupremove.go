@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -39,6 +40,9 @@ func (g *grouping) remove(ctx context.Context) error {
 		if retained[i], err = g.isRetained(t); err != nil {
 			return err // none is removed
 		}
+	}
+	if g.origin.Consistency == policy.ConsistentArray {
+		return together{g}.remove(ctx, retained)
 	}
 	kept := make([]bool, len(g.members))
 	err := g.each(func(i int, t *taking) (err error) {

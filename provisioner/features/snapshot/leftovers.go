@@ -17,6 +17,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -80,7 +81,43 @@ func (c *leftovers) sweepAll(ctx context.Context, backend string) error {
 	for _, s := range c.counting.shelves(backend) {
 		errs = append(errs, c.sweep(ctx, s, true))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.sweepGroups(ctx, backend))...)
+}
+
+// sweepGroups removes the groups at a backend that an attempt left there.
+func (c *leftovers) sweepGroups(ctx context.Context, name string) error {
+	if !c.mayHaveGroups(name) {
+		return nil
+	}
+	backend, err := c.Backends.Groups(name)
+	if err != nil {
+		return err
+	}
+	removed, err := backend.AbandonGroups(ctx, c.ClusterUID, func(ctx context.Context, uid string) (bool, error) {
+		content := objects.GroupContentName(types.UID(uid))
+		if _, err := c.groupsShown().contents.Get(content); err == nil {
+			return false, nil
+		}
+		live, err := c.grouped.groupContentAt(ctx, content)
+		return live == nil, err
+	})
+	for _, uid := range removed {
+		c.Logger.Info("Removed an abandoned group", "backend", name, "groupUID", uid)
+	}
+	return err
+}
+
+// mayHaveGroups reports whether group snapshots may be at a backend. Others are not asked for
+// any: their Cinder may be too old.
+func (c *leftovers) mayHaveGroups(backend string) bool {
+	groups := c.groupsShown()
+	if groups == nil || !policy.GrantsGroups(c.Policy(), backend) {
+		return false
+	}
+	classes, _ := groups.classes.List(everything) // the cache never returns an error
+	return slices.ContainsFunc(classes, func(class *groupv1.VolumeGroupSnapshotClass) bool {
+		return policy.Consistency(class.Parameters[policy.ParameterConsistency]) == policy.ConsistentArray && (class.Driver == c.Name || class.Driver == policy.CSIDriver)
+	})
 }
 
 func (c *leftovers) warn(ctx context.Context, name string, err error) {

@@ -450,7 +450,7 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		}
 		for _, s := range found {
 			stamp := stamps.OfSnapshot(s)
-			if stamps.IsCSISnapshot(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
+			if stamps.IsCSISnapshot(s) && !stamps.IsUnneeded(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
 				one := Taken{Snapshot: s, Backend: of.backend}
 				if stamp.Group != "" && c.isOurs(stamp) {
 					one.Group = objects.GroupHandle(types.UID(stamp.Group))

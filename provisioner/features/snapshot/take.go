@@ -31,8 +31,8 @@ type taking struct {
 	origin  objects.SnapshotOrigin
 	source  backends.Target
 	mode    *corev1.PersistentVolumeMode
-	// consistency is that of the class, if the snapshot is one of a group.
-	consistency policy.Consistency
+	// decided is what the policy decided, if this attempt asked it.
+	decided policy.Decision
 }
 
 func (c *Controller) syncSnapshot(ctx context.Context, a *attempt) error {
@@ -275,7 +275,7 @@ func (t *taking) reserve(ctx context.Context, class *snapshotv1.VolumeSnapshotCl
 	if decision.Denial != nil {
 		return deniedBy(decision.Denial)
 	}
-	t.origin.Backup, t.consistency = decision.Backup, decision.Consistency
+	t.origin.Backup, t.decided = decision.Backup, decision.Decision
 	if err := t.counting.countFor(ctx, shelfOf(t.origin), decision.Decision); err != nil {
 		return err
 	}

@@ -9,9 +9,12 @@ import (
 
 // Microversions that brought operations. Below them they do not exist.
 const (
-	minorMessages     = 3
-	minorBackupUpdate = 9
-	minorAttachments  = 27
+	minorMessages       = 3
+	minorBackupUpdate   = 9
+	minorAttachments    = 27
+	minorGroupTypes     = 11
+	minorGroups         = 13
+	minorGroupSnapshots = 14
 )
 
 var projectPattern = regexp.MustCompile(`^[0-9a-f-]+$`)
@@ -78,7 +81,7 @@ func split(path string) (project string, segments []string, ok bool) {
 // isCollection distinguishes the collections of the API from project IDs.
 func isCollection(segment string) bool {
 	switch segment {
-	case "volumes", "snapshots", "backups", "attachments", "messages", "types", "limits", "os-quota-sets", "os-availability-zone",
+	case "volumes", "snapshots", "backups", "attachments", "messages", "types", "groups", "group_snapshots", "group_types", "limits", "os-quota-sets", "os-availability-zone",
 		"os-services", "scheduler-stats":
 		return true
 	}
@@ -103,6 +106,16 @@ func ofCollection(key string) (operation string, minor int) {
 		return "attachment.list", minorAttachments
 	case "POST attachments":
 		return "attachment.create", minorAttachments
+	case "GET group_types":
+		return "group_type.list", minorGroupTypes
+	case "GET groups":
+		return "group.list", minorGroups
+	case "POST groups":
+		return "group.create", minorGroups
+	case "GET group_snapshots":
+		return "group_snapshot.list", minorGroupSnapshots
+	case "POST group_snapshots":
+		return "group_snapshot.create", minorGroupSnapshots
 	case "GET messages":
 		return "message.list", minorMessages
 	case "GET types":
@@ -123,7 +136,7 @@ func ofDetail(key, segment string) (operation string, minor int) {
 		return "", 0
 	}
 	switch key {
-	case "GET volumes", "GET snapshots", "GET backups", "GET attachments":
+	case "GET volumes", "GET snapshots", "GET backups", "GET attachments", "GET groups", "GET group_snapshots":
 		return ofCollection(key)
 	}
 	return "", 0
@@ -153,6 +166,14 @@ func ofMember(key, id string) (operation string, minor int) {
 		return "attachment.update", minorAttachments
 	case "DELETE attachments":
 		return "attachment.delete", minorAttachments
+	case "GET groups":
+		return "group.get", minorGroups
+	case "PUT groups":
+		return "group.update", minorGroups
+	case "GET group_snapshots":
+		return "group_snapshot.get", minorGroupSnapshots
+	case "DELETE group_snapshots":
+		return "group_snapshot.delete", minorGroupSnapshots
 	case "GET messages":
 		return "message.get", minorMessages
 	case "GET types":
@@ -175,6 +196,8 @@ func ofNested(key string) string {
 	switch key {
 	case "POST volumes action":
 		return "action"
+	case "POST groups action":
+		return "group.action"
 	case "POST attachments action":
 		return "attachment.action"
 	case "GET volumes encryption":

@@ -49,6 +49,9 @@ EXTRA_SPECS = {
 ENCRYPTED = {'luks': 'luks', 'luks2': 'luks2', 'rbd-luks': 'luks'}
 # Front-end QoS, which the nodes hold.
 LIMITS = {'limited': {'total_bytes_sec': '524288', 'total_iops_sec': '20'}}
+# A group type that asks for snapshots of one moment. No driver here provides them,
+# and Cinder takes them one after another then, without telling.
+GROUP_TYPE = 'consistent'
 # How long a volume may take; a quiet machine needs a quarter of a second.
 VOLUME_TIMEOUT = 60
 POOLS_TIMEOUT = 120
@@ -89,6 +92,10 @@ class Service:
             raise SetupError('%s %s answered %d: %s' % (
                 method, url, answer.status_code, answer.text[:500]))
         return answer
+
+    def at(self, microversion):
+        self.session.headers['OpenStack-API-Version'] = 'volume ' + microversion
+        return self
 
     def get(self, path, **options):
         return self.call('GET', path, **options).json()
@@ -199,6 +206,11 @@ def set_up_storage():
                     LIMITS[name], name=name, consumer='front-end')})
                 cinder.call('GET', '/qos-specs/%s/associate?vol_type_id=%s' % (
                     specs['qos_specs']['id'], kind['id']))
+    groups = cinder_without_authentication().at('3.11')
+    if GROUP_TYPE not in {kind['name'] for kind in groups.get('/group_types')['group_types']}:
+        kind = groups.post('/group_types', {'group_type': {'name': GROUP_TYPE}})['group_type']
+        groups.post('/group_types/%s/group_specs' % kind['id'], {
+            'group_specs': {'consistent_group_snapshot_enabled': '<is> True'}})
     wait_for_pools(cinder)
 
 
@@ -387,6 +399,7 @@ def write_files():
         'CONTRACT_TYPE_FAIL': 'fail',
         'CONTRACT_TYPE_LUKS': 'luks',
         'CONTRACT_TYPE_LIMITED': 'limited',
+        'CONTRACT_GROUP_TYPE': GROUP_TYPE,
         'CONTRACT_BACKUPS': 'yes',
         'CONTRACT_CREDENTIAL_ID': credential_id,
         'CONTRACT_CREDENTIAL_SECRET': credential_secret,
