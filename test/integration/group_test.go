@@ -370,8 +370,12 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 	w.must(err)
 	w.event("default", objects.GroupContentName(owner.UID), "GroupSnapshotCreationFailed", "is not bound to a claim in namespace "+owner.Namespace)
 	w.removeGroup(owner)
-	// The snapshot-controller deletes it only if it has bound it before.
-	err = w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Delete(w.ctx, objects.GroupContentName(owner.UID), metav1.DeleteOptions{})
+	// The snapshot-controller deletes it, and has the csi-snapshotter free it, only if it has
+	// bound it before.
+	contents := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents()
+	if err = contents.Delete(w.ctx, objects.GroupContentName(owner.UID), metav1.DeleteOptions{}); err == nil {
+		_, err = contents.Patch(w.ctx, objects.GroupContentName(owner.UID), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+	}
 	if !apierrors.IsNotFound(err) {
 		w.must(err)
 	}
