@@ -362,6 +362,46 @@ func TestGroupSnapshotGoesAsAWhole(t *testing.T) {
 	b.nothingLeft()
 }
 
+// TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots: Cinder deletes a group snapshot whatever the
+// states of its snapshots are, even while a volume is reverted to one.
+func TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots(t *testing.T) {
+	for _, status := range []string{"backing-up", "restoring"} {
+		t.Run(status, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 2)
+			taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+			b.must(err)
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, status))
+			remove := func() error {
+				_, err := b.Snapshots().RemoveGroup(t.Context(), backends.GroupTarget{Stamp: groupStamp(), Place: b.Snapshots().Place()})
+				return err
+			}
+			if err := remove(); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), status) || len(b.sim.Snapshots()) != 2 {
+				t.Errorf("removed with %v, left are %+v", err, b.sim.Snapshots())
+			}
+			err = b.Snapshots().RemoveSnapshot(t.Context(), backends.SnapshotTarget{SnapshotID: taken[0].ID, Stamp: memberStamp(0), Place: b.Snapshots().Place()})
+			if !cinder.IsKind(err, cinder.KindConflict) || len(b.sim.Snapshots()) != 2 {
+				t.Errorf("the other removed with %v, left are %+v", err, b.sim.Snapshots())
+			}
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, "available"))
+			b.must(remove())
+			b.nothingLeft()
+		})
+	}
+}
+
+// TestVolumesThatCannotJoinCostNoGroup: the storage would make one for each attempt.
+func TestVolumesThatCannotJoinCostNoGroup(t *testing.T) {
+	for _, status := range []string{"error_extending", "maintenance", "retyping", "error"} {
+		b := newGroupBench(t, cindersim.Options{}, 2)
+		b.must(b.sim.SetVolumeStatus(b.volumes[1], status))
+		since := len(b.sim.Journal())
+		_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+		if changes := b.changes(since); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), status) || len(changes) > 0 {
+			t.Errorf("a volume that is %s: %v, after %q", status, err, changes)
+		}
+	}
+}
+
 // TestLostGroupsAreAbandoned, unless a snapshot was handed out, or something leads to them.
 func TestLostGroupsAreAbandoned(t *testing.T) {
 	for name, test := range map[string]struct {
