@@ -320,9 +320,13 @@ func (e *groups) request(ctx context.Context, g cinder.Group, taken cinder.Group
 		if err != nil {
 			return g, taken, err
 		}
-		if volumes = append(volumes, v); !slices.Contains(g.Volumes, v.ID) {
-			missing = append(missing, v.ID)
+		if volumes = append(volumes, v); slices.Contains(g.Volumes, v.ID) {
+			continue
 		}
+		if v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse {
+			return g, taken, e.failure(cinder.KindConflict, "volume %s is %s, and cannot join a group; waiting for that operation to finish", v.ID, v.Status)
+		}
+		missing = append(missing, v.ID)
 	}
 	var err error
 	if g.ID == "" {
@@ -619,6 +623,11 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 	}
 	requested := now.Status == cinder.StatusAvailable || now.Status == cinder.StatusError
 	if requested {
+		for _, s := range taken.members {
+			if isUsed(s) {
+				return e.failure(cinder.KindConflict, "snapshot %s of group snapshot %s is %s; waiting for that operation to finish", s.ID, taken.ID, s.Status)
+			}
+		}
 		err = change(ctx, e.session, permitted, func(ctx context.Context, client groupSnapshotRequests) error {
 			return client.DeleteGroupSnapshot(ctx, taken.ID)
 		})
@@ -638,6 +647,12 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 		e.snapshots.taken.forgetOne(stamps.OfSnapshot(s).SnapshotUID, s.ID)
 	}
 	return nil
+}
+
+// isUsed reports whether Cinder uses a snapshot for something else, such as a backup. It deletes
+// a group snapshot nevertheless (delete_group_snapshot in cinder/group/api.py).
+func isUsed(s cinder.Snapshot) bool {
+	return !slices.Contains([]cinder.Status{cinder.StatusCreating, cinder.StatusAvailable, cinder.StatusDeleting, cinder.StatusError, cinder.StatusErrorDeleting}, s.Status)
 }
 
 // removeMember removes the group snapshot of a snapshot, or marks the snapshot as unneeded if
