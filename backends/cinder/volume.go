@@ -2,6 +2,7 @@ package cinder
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -179,6 +180,11 @@ func readVolume(decode func(document any) error, keep func(key string) bool) (v 
 		// While Cinder migrates a volume, the copy that it makes has the same name and
 		// metadata, and administrators see it. It is Cinder's, not that of the claim.
 		v.Name, v.Metadata = "", map[string]string{}
+	}
+	if v.Status == StatusAvailable && slices.Contains([]string{"starting", "migrating", "completing"}, d.Migration.Value) {
+		// An administrator may migrate a volume without locking it, and then its status stays.
+		// What is written to it meanwhile is lost.
+		v.Status = StatusMaintenance
 	}
 	odd = d.ID.Odd || d.Status.Odd || d.Size.Odd || d.Type.Odd || d.Encrypted.Odd || d.MultiAttach.Odd
 	if metadataErr != nil {
