@@ -389,6 +389,43 @@ func TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots(t *testing.T) {
 	}
 }
 
+// TestVolumesOfASnapshotWithoutAStampAreBeingCopied: the snapshots of a group get the records of
+// their volumes' keys later, and until then the volumes must keep what opens the snapshots.
+func TestVolumesOfASnapshotWithoutAStampAreBeingCopied(t *testing.T) {
+	b := newGroupBench(t, cindersim.Options{}, 2)
+	for i, id := range b.volumes {
+		metadata := claimOf(i).Metadata(stamps.AttachedMark())
+		metadata[stamps.KeyEncryption], metadata[stamps.KeyMode] = "record", stamps.ModeCSI
+		b.must(b.sim.SetVolumeMetadata(id, metadata))
+	}
+	b.sim.Inject(cindersim.Fault{Kind: cindersim.DropBefore, Operation: "snapshot.metadata.update", Nth: 1})
+	take := func() error {
+		_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+		return err
+	}
+	if err := take(); err == nil {
+		t.Error("no request was dropped")
+	}
+	b.newTerm()
+	copied := func() (n int) {
+		found, err := backends.Keys{Lifecycle: b.Lifecycle}.Volumes(t.Context())
+		b.must(err)
+		for _, v := range found {
+			if v.IsBeingCopied {
+				n++
+			}
+		}
+		return n
+	}
+	if n := copied(); n != 2 {
+		t.Errorf("%d volumes are being copied", n)
+	}
+	b.must(take())
+	if n := copied(); n != 0 {
+		t.Errorf("then %d volumes are being copied", n)
+	}
+}
+
 // TestVolumesThatCannotJoinCostNoGroup: the storage would make one for each attempt.
 func TestVolumesThatCannotJoinCostNoGroup(t *testing.T) {
 	for _, status := range []string{"error_extending", "maintenance", "retyping", "error"} {
