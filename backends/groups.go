@@ -511,6 +511,29 @@ func (e *groups) stampMembers(ctx context.Context, taken cinder.GroupSnapshot, s
 	return all, nil
 }
 
+// unstamped returns the volumes of which a group snapshot of the cluster has a snapshot
+// without a stamp, as a set.
+func (e *groups) unstamped(ctx context.Context) (map[string]bool, error) {
+	volumes := map[string]bool{}
+	all, err := e.list(ctx)
+	if cinder.IsKind(err, cinder.KindInvalid) || cinder.IsKind(err, cinder.KindForbidden) {
+		return volumes, nil // this Cinder is too old for groups, or forbids them
+	}
+	ours := slices.DeleteFunc(all, func(g cinder.Group) bool { return stamps.OfGroup(g.Description).Cluster != e.cluster })
+	if err != nil || len(ours) == 0 {
+		return volumes, err
+	}
+	existing, err := e.snapshotsIn(ctx, ours...)
+	for _, taken := range existing {
+		for _, s := range taken.members {
+			if stamps.OfSnapshot(s).Cluster == "" {
+				volumes[s.VolumeID] = true
+			}
+		}
+	}
+	return volumes, err
+}
+
 func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotSpec, taken cinder.GroupSnapshot, spec GroupSpec) (map[string]string, error) {
 	source, err := e.sourceOf(ctx, m, spec)
 	if err != nil {
