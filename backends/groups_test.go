@@ -467,6 +467,38 @@ func TestLostGroupsAreAbandoned(t *testing.T) {
 	}
 }
 
+// TestOneLostGroupThatStaysStopsNoOther: whether its storage fails, or nobody can tell whether
+// it is lost.
+func TestOneLostGroupThatStaysStopsNoOther(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault cindersim.Fault
+		asked error
+	}{
+		"its storage fails":   {fault: cindersim.Fault{Kind: cindersim.FailBackend, Operation: "group.delete", Nth: 1}},
+		"nobody can tell":     {asked: errors.New("invalid name")},
+		"its request is lost": {fault: cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "group.delete", Nth: 1, Code: 503}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 1)
+			for _, uid := range []string{"g1", "g2", "g3"} {
+				b.byHand(stamps.Group{Cluster: "cluster-1", ClusterUID: "uid-1", UID: uid}.Description())
+			}
+			if test.fault.Operation != "" {
+				b.sim.Inject(test.fault)
+			}
+			removed, err := b.Snapshots().AbandonGroups(t.Context(), "uid-1", func(_ context.Context, uid string) (bool, error) {
+				if uid == "g2" {
+					return true, test.asked
+				}
+				return true, nil
+			})
+			if err == nil || len(removed) != 2 || len(b.sim.Groups()) != 1 {
+				t.Errorf("removed are %q (%v), left %+v", removed, err, b.sim.Groups())
+			}
+		})
+	}
+}
+
 // TestGroupSnapshotNeedsAPermit before its group, before its volumes join, and before it is
 // taken.
 func TestGroupSnapshotNeedsAPermit(t *testing.T) {
