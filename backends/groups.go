@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -718,38 +719,39 @@ func (e *groups) abandon(ctx context.Context, clusterUID string, isLost func(ctx
 		return nil, err
 	}
 	var lost []cinder.Group
+	var errs []error
 	for _, g := range all {
-		if stamp := stamps.OfGroup(g.Description); stamp.Cluster != e.cluster || stamp.ClusterUID != clusterUID {
+		stamp := stamps.OfGroup(g.Description)
+		if stamp.Cluster != e.cluster || stamp.ClusterUID != clusterUID {
 			continue
 		}
-		is, err := isLost(ctx, stamps.OfGroup(g.Description).UID)
-		if err != nil {
-			return nil, err
-		}
-		if is {
+		is, err := isLost(ctx, stamp.UID)
+		if is && err == nil {
 			lost = append(lost, g)
 		}
+		errs = append(errs, err)
 	}
 	if len(lost) == 0 {
-		return nil, nil
+		return nil, errors.Join(errs...)
 	}
 	existing, err := e.snapshotsIn(ctx, lost...)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(append(errs, err)...)
 	}
 	for _, g := range lost {
 		if slices.ContainsFunc(existing, func(taken groupSnapshot) bool { return taken.GroupID == g.ID && taken.isNeeded() }) && len(g.Volumes) == 0 {
 			continue
 		}
-		kept, err := e.abandonOne(ctx, g, isLost)
-		if err != nil {
-			return removed, err
+		if ctx.Err() != nil {
+			break
 		}
-		if len(kept) == 0 {
+		kept, err := e.abandonOne(ctx, g, isLost)
+		if err == nil && len(kept) == 0 {
 			removed = append(removed, stamps.OfGroup(g.Description).UID)
 		}
+		errs = append(errs, err)
 	}
-	return removed, nil
+	return removed, errors.Join(errs...)
 }
 
 func (e *groups) abandonOne(ctx context.Context, g cinder.Group, isLost func(ctx context.Context, uid string) (bool, error)) (kept []string, err error) {
