@@ -74,8 +74,6 @@ type shot struct {
 	copies []string
 }
 
-func (s *shot) isGood() bool { return s.ready && !s.deleting }
-
 // isReplacedBy reports whether so many newer ones have all that it has. A group may have lost
 // claims since, or its claims others of the same names.
 func (s *shot) isReplacedBy(newer []*shot, times int64) bool {
