@@ -389,6 +389,28 @@ func TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots(t *testing.T) {
 	}
 }
 
+// TestGroupSnapshotThatCinderDeletedInPart: the storage has deleted some of its snapshots, which
+// Cinder then shows as deleted (_delete_group_snapshot_generic in cinder/volume/manager.py), and
+// failed at others. Another request deletes the rest.
+func TestGroupSnapshotThatCinderDeletedInPart(t *testing.T) {
+	for _, status := range []string{"deleted", "error", "error_deleting"} {
+		t.Run(status, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 2)
+			taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+			b.must(err)
+			for _, s := range taken {
+				b.must(b.Snapshots().MarkSnapshot(t.Context(), s))
+			}
+			b.must(b.sim.SetSnapshotStatus(taken[0].ID, status))
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, "error"))
+			for i, s := range taken {
+				b.must(b.Snapshots().RemoveSnapshot(t.Context(), backends.SnapshotTarget{SnapshotID: s.ID, Stamp: memberStamp(i), Place: b.Snapshots().Place()}))
+			}
+			b.nothingLeft()
+		})
+	}
+}
+
 // TestVolumesOfASnapshotWithoutAStampAreBeingCopied: the snapshots of a group get the records of
 // their volumes' keys later, and until then the volumes must keep what opens the snapshots.
 func TestVolumesOfASnapshotWithoutAStampAreBeingCopied(t *testing.T) {
