@@ -673,10 +673,10 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 	return nil
 }
 
-// isUsed reports whether Cinder uses a snapshot for something else, such as a backup. It deletes
-// a group snapshot nevertheless (delete_group_snapshot in cinder/group/api.py).
+// isUsed reports whether Cinder uses a snapshot for something else. It deletes a group snapshot
+// nevertheless (delete_group_snapshot in cinder/group/api.py).
 func isUsed(s cinder.Snapshot) bool {
-	return !slices.Contains([]cinder.Status{cinder.StatusCreating, cinder.StatusAvailable, cinder.StatusDeleting, cinder.StatusError, cinder.StatusErrorDeleting}, s.Status)
+	return slices.Contains([]cinder.Status{cinder.StatusBackingUp, cinder.StatusReverting, cinder.StatusUnmanaging, cinder.StatusUnreadable}, s.Status)
 }
 
 // removeMember removes the group snapshot of a snapshot, or marks the snapshot as unneeded if

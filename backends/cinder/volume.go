@@ -88,6 +88,12 @@ const (
 	// StatusBackupRestoring is that of a backup whose content a volume gets.
 	StatusBackupRestoring Status = "restoring"
 	StatusBackingUp       Status = "backing-up"
+	// StatusReverting is that of a snapshot to which a volume is reverted, StatusUnmanaging that
+	// of one that Cinder is to forget, and StatusDeleted that of one whose group snapshot Cinder
+	// could not delete as a whole.
+	StatusReverting  Status = "restoring"
+	StatusUnmanaging Status = "unmanaging"
+	StatusDeleted    Status = "deleted"
 	// StatusErrorRestoring is that of a volume that did not get a backup's content.
 	StatusErrorRestoring Status = "error_restoring"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
