@@ -676,7 +676,7 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 // isUsed reports whether Cinder uses a snapshot for something else. It deletes a group snapshot
 // nevertheless (delete_group_snapshot in cinder/group/api.py).
 func isUsed(s cinder.Snapshot) bool {
-	return slices.Contains([]cinder.Status{cinder.StatusBackingUp, cinder.StatusReverting, cinder.StatusUnmanaging, cinder.StatusUnreadable}, s.Status)
+	return slices.Contains([]cinder.Status{cinder.StatusBackingUp, cinder.StatusBackupRestoring, cinder.StatusUnmanaging, cinder.StatusUnreadable}, s.Status)
 }
 
 // removeMember removes the group snapshot of a snapshot, or marks the snapshot as unneeded if

@@ -85,13 +85,11 @@ const (
 	StatusRetyping       Status = "retyping"
 	StatusMaintenance    Status = "maintenance"
 	StatusRestoring      Status = "restoring-backup"
-	// StatusBackupRestoring is that of a backup whose content a volume gets.
+	// StatusBackupRestoring is that of a backup or a snapshot whose content a volume gets.
 	StatusBackupRestoring Status = "restoring"
 	StatusBackingUp       Status = "backing-up"
-	// StatusReverting is that of a snapshot to which a volume is reverted, StatusUnmanaging that
-	// of one that Cinder is to forget, and StatusDeleted that of one whose group snapshot Cinder
-	// could not delete as a whole.
-	StatusReverting  Status = "restoring"
+	// StatusUnmanaging is that of a snapshot that Cinder is to forget, StatusDeleted that of
+	// one whose group snapshot Cinder could not delete as a whole.
 	StatusUnmanaging Status = "unmanaging"
 	StatusDeleted    Status = "deleted"
 	// StatusErrorRestoring is that of a volume that did not get a backup's content.

@@ -100,6 +100,7 @@ func (g *grouping) isRetained(ctx context.Context, t *taking) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	retained := false
 	for _, content := range naming {
 		if content.Name != t.origin.Content && g.csi {
 			return false, &refusal{"InUse", severalName(t.origin.Content, content.Name, t.origin.SnapshotID)}
@@ -107,13 +108,14 @@ func (g *grouping) isRetained(ctx context.Context, t *taking) (bool, error) {
 		if content.Name != t.origin.Content {
 			return false, &denied{reason: "SnapshotFailedDelete", message: severalName(t.origin.Content, content.Name, t.origin.SnapshotID), triggers: []parking.Trigger{contentTrigger(content.Name)}, again: true}
 		}
+		retained = content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	live, err := g.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, t.origin.Content, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return false, nil
+		return retained, nil
 	case err != nil:
 		return false, fmt.Errorf("cannot tell whether VolumeSnapshotContent %s keeps its snapshot: %w", t.origin.Content, err)
 	}
