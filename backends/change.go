@@ -99,7 +99,11 @@ func (l *Lifecycle) Retype(ctx context.Context, target Target, volumeType string
 				if name == "" && v.Type != volumeType {
 					name, err = at.changer.typeName(ctx, volumeType)
 				}
-				return v.Type == volumeType || v.Type == name, err
+				made = v.Type == volumeType || v.Type == name
+				if err == nil && !made && mayMigrate && v.Status == cinder.StatusInUse {
+					err = at.failure(cinder.KindConflict, "volume %s is in-use, and Cinder may copy it only while it is available; stop the pods that use it", v.ID)
+				}
+				return made, err
 			},
 			request: func(ctx context.Context, client changeRequests, v cinder.Volume) error {
 				return client.RetypeVolume(ctx, v.ID, volumeType, mayMigrate)

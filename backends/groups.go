@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -320,9 +321,13 @@ func (e *groups) request(ctx context.Context, g cinder.Group, taken cinder.Group
 		if err != nil {
 			return g, taken, err
 		}
-		if volumes = append(volumes, v); !slices.Contains(g.Volumes, v.ID) {
-			missing = append(missing, v.ID)
+		if volumes = append(volumes, v); slices.Contains(g.Volumes, v.ID) {
+			continue
 		}
+		if v.Status != cinder.StatusAvailable && v.Status != cinder.StatusInUse {
+			return g, taken, e.failure(cinder.KindConflict, "volume %s is %s, and cannot join a group; waiting for that operation to finish", v.ID, v.Status)
+		}
+		missing = append(missing, v.ID)
 	}
 	var err error
 	if g.ID == "" {
@@ -507,6 +512,29 @@ func (e *groups) stampMembers(ctx context.Context, taken cinder.GroupSnapshot, s
 	return all, nil
 }
 
+// unstamped returns the volumes of which a group snapshot of the cluster has a snapshot
+// without a stamp, as a set.
+func (e *groups) unstamped(ctx context.Context) (map[string]bool, error) {
+	volumes := map[string]bool{}
+	all, err := e.list(ctx)
+	if cinder.IsKind(err, cinder.KindInvalid) || cinder.IsKind(err, cinder.KindForbidden) {
+		return volumes, nil // this Cinder is too old for groups, or forbids them
+	}
+	ours := slices.DeleteFunc(all, func(g cinder.Group) bool { return stamps.OfGroup(g.Description).Cluster != e.cluster })
+	if err != nil || len(ours) == 0 {
+		return volumes, err
+	}
+	existing, err := e.snapshotsIn(ctx, ours...)
+	for _, taken := range existing {
+		for _, s := range taken.members {
+			if stamps.OfSnapshot(s).Cluster == "" {
+				volumes[s.VolumeID] = true
+			}
+		}
+	}
+	return volumes, err
+}
+
 func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotSpec, taken cinder.GroupSnapshot, spec GroupSpec) (map[string]string, error) {
 	source, err := e.sourceOf(ctx, m, spec)
 	if err != nil {
@@ -619,6 +647,11 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 	}
 	requested := now.Status == cinder.StatusAvailable || now.Status == cinder.StatusError
 	if requested {
+		for _, s := range taken.members {
+			if isUsed(s) {
+				return e.failure(cinder.KindConflict, "snapshot %s of group snapshot %s is %s; waiting for that operation to finish", s.ID, taken.ID, s.Status)
+			}
+		}
 		err = change(ctx, e.session, permitted, func(ctx context.Context, client groupSnapshotRequests) error {
 			return client.DeleteGroupSnapshot(ctx, taken.ID)
 		})
@@ -638,6 +671,12 @@ func (e *groups) removeSnapshot(ctx context.Context, taken groupSnapshot, permit
 		e.snapshots.taken.forgetOne(stamps.OfSnapshot(s).SnapshotUID, s.ID)
 	}
 	return nil
+}
+
+// isUsed reports whether Cinder uses a snapshot for something else. It deletes a group snapshot
+// nevertheless (delete_group_snapshot in cinder/group/api.py).
+func isUsed(s cinder.Snapshot) bool {
+	return slices.Contains([]cinder.Status{cinder.StatusBackingUp, cinder.StatusBackupRestoring, cinder.StatusUnmanaging, cinder.StatusUnreadable}, s.Status)
 }
 
 // removeMember removes the group snapshot of a snapshot, or marks the snapshot as unneeded if
@@ -680,38 +719,39 @@ func (e *groups) abandon(ctx context.Context, clusterUID string, isLost func(ctx
 		return nil, err
 	}
 	var lost []cinder.Group
+	var errs []error
 	for _, g := range all {
-		if stamp := stamps.OfGroup(g.Description); stamp.Cluster != e.cluster || stamp.ClusterUID != clusterUID {
+		stamp := stamps.OfGroup(g.Description)
+		if stamp.Cluster != e.cluster || stamp.ClusterUID != clusterUID {
 			continue
 		}
-		is, err := isLost(ctx, stamps.OfGroup(g.Description).UID)
-		if err != nil {
-			return nil, err
-		}
-		if is {
+		is, err := isLost(ctx, stamp.UID)
+		if is && err == nil {
 			lost = append(lost, g)
 		}
+		errs = append(errs, err)
 	}
 	if len(lost) == 0 {
-		return nil, nil
+		return nil, errors.Join(errs...)
 	}
 	existing, err := e.snapshotsIn(ctx, lost...)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(append(errs, err)...)
 	}
 	for _, g := range lost {
 		if slices.ContainsFunc(existing, func(taken groupSnapshot) bool { return taken.GroupID == g.ID && taken.isNeeded() }) && len(g.Volumes) == 0 {
 			continue
 		}
-		kept, err := e.abandonOne(ctx, g, isLost)
-		if err != nil {
-			return removed, err
+		if ctx.Err() != nil {
+			break
 		}
-		if len(kept) == 0 {
+		kept, err := e.abandonOne(ctx, g, isLost)
+		if err == nil && len(kept) == 0 {
 			removed = append(removed, stamps.OfGroup(g.Description).UID)
 		}
+		errs = append(errs, err)
 	}
-	return removed, nil
+	return removed, errors.Join(errs...)
 }
 
 func (e *groups) abandonOne(ctx context.Context, g cinder.Group, isLost func(ctx context.Context, uid string) (bool, error)) (kept []string, err error) {

@@ -362,6 +362,105 @@ func TestGroupSnapshotGoesAsAWhole(t *testing.T) {
 	b.nothingLeft()
 }
 
+// TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots: Cinder deletes a group snapshot whatever the
+// states of its snapshots are, even while a volume is reverted to one.
+func TestGroupSnapshotWaitsForWhoeverUsesItsSnapshots(t *testing.T) {
+	for _, status := range []string{"backing-up", "restoring"} {
+		t.Run(status, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 2)
+			taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+			b.must(err)
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, status))
+			remove := func() error {
+				_, err := b.Snapshots().RemoveGroup(t.Context(), backends.GroupTarget{Stamp: groupStamp(), Place: b.Snapshots().Place()})
+				return err
+			}
+			if err := remove(); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), status) || len(b.sim.Snapshots()) != 2 {
+				t.Errorf("removed with %v, left are %+v", err, b.sim.Snapshots())
+			}
+			err = b.Snapshots().RemoveSnapshot(t.Context(), backends.SnapshotTarget{SnapshotID: taken[0].ID, Stamp: memberStamp(0), Place: b.Snapshots().Place()})
+			if !cinder.IsKind(err, cinder.KindConflict) || len(b.sim.Snapshots()) != 2 {
+				t.Errorf("the other removed with %v, left are %+v", err, b.sim.Snapshots())
+			}
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, "available"))
+			b.must(remove())
+			b.nothingLeft()
+		})
+	}
+}
+
+// TestGroupSnapshotThatCinderDeletedInPart: the storage has deleted some of its snapshots, which
+// Cinder then shows as deleted (_delete_group_snapshot_generic in cinder/volume/manager.py), and
+// failed at others. Another request deletes the rest.
+func TestGroupSnapshotThatCinderDeletedInPart(t *testing.T) {
+	for _, status := range []string{"deleted", "error", "error_deleting"} {
+		t.Run(status, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 2)
+			taken, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+			b.must(err)
+			for _, s := range taken {
+				b.must(b.Snapshots().MarkSnapshot(t.Context(), s))
+			}
+			b.must(b.sim.SetSnapshotStatus(taken[0].ID, status))
+			b.must(b.sim.SetSnapshotStatus(taken[1].ID, "error"))
+			for i, s := range taken {
+				b.must(b.Snapshots().RemoveSnapshot(t.Context(), backends.SnapshotTarget{SnapshotID: s.ID, Stamp: memberStamp(i), Place: b.Snapshots().Place()}))
+			}
+			b.nothingLeft()
+		})
+	}
+}
+
+// TestVolumesOfASnapshotWithoutAStampAreBeingCopied: the snapshots of a group get the records of
+// their volumes' keys later, and until then the volumes must keep what opens the snapshots.
+func TestVolumesOfASnapshotWithoutAStampAreBeingCopied(t *testing.T) {
+	b := newGroupBench(t, cindersim.Options{}, 2)
+	for i, id := range b.volumes {
+		metadata := claimOf(i).Metadata(stamps.AttachedMark())
+		metadata[stamps.KeyEncryption], metadata[stamps.KeyMode] = "record", stamps.ModeCSI
+		b.must(b.sim.SetVolumeMetadata(id, metadata))
+	}
+	b.sim.Inject(cindersim.Fault{Kind: cindersim.DropBefore, Operation: "snapshot.metadata.update", Nth: 1})
+	take := func() error {
+		_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+		return err
+	}
+	if err := take(); err == nil {
+		t.Error("no request was dropped")
+	}
+	b.newTerm()
+	copied := func() (n int) {
+		found, err := backends.Keys{Lifecycle: b.Lifecycle}.Volumes(t.Context())
+		b.must(err)
+		for _, v := range found {
+			if v.IsBeingCopied {
+				n++
+			}
+		}
+		return n
+	}
+	if n := copied(); n != 2 {
+		t.Errorf("%d volumes are being copied", n)
+	}
+	b.must(take())
+	if n := copied(); n != 0 {
+		t.Errorf("then %d volumes are being copied", n)
+	}
+}
+
+// TestVolumesThatCannotJoinCostNoGroup: the storage would make one for each attempt.
+func TestVolumesThatCannotJoinCostNoGroup(t *testing.T) {
+	for _, status := range []string{"error_extending", "maintenance", "retyping", "error"} {
+		b := newGroupBench(t, cindersim.Options{}, 2)
+		b.must(b.sim.SetVolumeStatus(b.volumes[1], status))
+		since := len(b.sim.Journal())
+		_, err := b.Snapshots().TakeGroup(t.Context(), b.spec())
+		if changes := b.changes(since); !cinder.IsKind(err, cinder.KindConflict) || !strings.Contains(err.Error(), status) || len(changes) > 0 {
+			t.Errorf("a volume that is %s: %v, after %q", status, err, changes)
+		}
+	}
+}
+
 // TestLostGroupsAreAbandoned, unless a snapshot was handed out, or something leads to them.
 func TestLostGroupsAreAbandoned(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -384,6 +483,38 @@ func TestLostGroupsAreAbandoned(t *testing.T) {
 			b.newTerm()
 			removed, err := b.Snapshots().AbandonGroups(t.Context(), test.clusterUID, func(_ context.Context, uid string) (bool, error) { return !test.leads && uid == "g1", nil })
 			if err != nil || len(removed) != 1-test.left || len(b.sim.Groups()) != test.left {
+				t.Errorf("removed are %q (%v), left %+v", removed, err, b.sim.Groups())
+			}
+		})
+	}
+}
+
+// TestOneLostGroupThatStaysStopsNoOther: whether its storage fails, or nobody can tell whether
+// it is lost.
+func TestOneLostGroupThatStaysStopsNoOther(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault cindersim.Fault
+		asked error
+	}{
+		"its storage fails":   {fault: cindersim.Fault{Kind: cindersim.FailBackend, Operation: "group.delete", Nth: 1}},
+		"nobody can tell":     {asked: errors.New("invalid name")},
+		"its request is lost": {fault: cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "group.delete", Nth: 1, Code: 503}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newGroupBench(t, cindersim.Options{}, 1)
+			for _, uid := range []string{"g1", "g2", "g3"} {
+				b.byHand(stamps.Group{Cluster: "cluster-1", ClusterUID: "uid-1", UID: uid}.Description())
+			}
+			if test.fault.Operation != "" {
+				b.sim.Inject(test.fault)
+			}
+			removed, err := b.Snapshots().AbandonGroups(t.Context(), "uid-1", func(_ context.Context, uid string) (bool, error) {
+				if uid == "g2" {
+					return true, test.asked
+				}
+				return true, nil
+			})
+			if err == nil || len(removed) != 2 || len(b.sim.Groups()) != 1 {
 				t.Errorf("removed are %q (%v), left %+v", removed, err, b.sim.Groups())
 			}
 		})

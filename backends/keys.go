@@ -26,8 +26,8 @@ type RecordedKey struct {
 type KeyedVolume struct {
 	RecordedKey
 	Volume cinder.Volume
-	// IsBeingCopied means that Cinder shows a copy of it that is not complete yet, or makes a
-	// backup of it, which gets its metadata when it ends.
+	// IsBeingCopied means that Cinder shows a copy of it that is not complete, or not stamped
+	// yet, or makes a backup of it, which gets its metadata when it ends.
 	IsBeingCopied bool
 }
 
@@ -52,7 +52,10 @@ func (k Keys) Volumes(ctx context.Context) ([]KeyedVolume, error) {
 	if err != nil {
 		return nil, err
 	}
-	copied := map[string]bool{}
+	copied, err := k.current().groups.unstamped(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, v := range volumes {
 		if v.Status == cinder.StatusCreating {
 			copied[v.SourceVolumeID] = true

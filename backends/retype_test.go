@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -92,19 +93,23 @@ func TestMigrate(t *testing.T) {
 	}{
 		"to another storage":                {status: cinder.StatusAvailable, to: "tape"},
 		"that an earlier command asked for": {status: cinder.StatusRetyping, to: "tape"},
+		"although a pod has it by now": {status: cinder.StatusInUse, to: "tape",
+			wantErr: "backend gold: volume volume-1 is in-use, and Cinder may copy it only while it is available; stop the pods that use it"},
 		"to a storage that cannot be reached": {status: cinder.StatusAvailable, to: "moon",
 			wantErr: `backend gold: Cinder accepted the change of volume volume-1 to type "moon", but it still has type "hdd": Cinder could not copy it to a storage of that type, or the volume has snapshots; see the logs of cinder-scheduler and cinder-volume`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			memory := newMemoryCinder()
 			memory.unchangeable, memory.unreachable = "tape", "moon"
-			id := memory.add(cinder.Volume{Status: cinder.StatusAvailable, Type: "hdd", Metadata: claimStamp(1).Metadata(nil)})
+			id := memory.add(cinder.Volume{Status: test.status, Type: "hdd", Metadata: claimStamp(1).Metadata(nil)})
 			if test.status == cinder.StatusRetyping {
+				memory.volumes[id].Status = cinder.StatusAvailable
 				success(t, memory.client().RetypeVolume(t.Context(), id, test.to, true))
 			}
 			v, err := memory.term(t).Retype(t.Context(), claimTarget(1, id), test.to, true)
 			if test.wantErr != "" {
-				equal(t, err.Error(), test.wantErr)
+				equal(t, fmt.Sprint(err), test.wantErr)
+				equal(t, len(memory.changes()) == 0, test.status == cinder.StatusInUse)
 				return
 			}
 			success(t, err)

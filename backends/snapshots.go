@@ -401,15 +401,15 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		}
 		// It was seen here, so its absence here is proof from now on.
 		target.Place = e.place()
+		if e.isDeletedWithOthers(s) {
+			if isMember, err := e.groups.removeMember(ctx, s, permissionOf(ctx, target.Permit)); isMember {
+				return err
+			}
+		}
 		switch s.Status {
 		case cinder.StatusCreating:
 			_, _, err = e.await(ctx, s, false)
 		case cinder.StatusAvailable, cinder.StatusError:
-			if stamps.GroupSnapshotOf(s) != "" && e.groups != nil {
-				if isMember, err := e.groups.removeMember(ctx, s, permissionOf(ctx, target.Permit)); isMember {
-					return err
-				}
-			}
 			if s.HasDependents {
 				return e.failure(KindHasBackups, "incremental backups depend on %s; it is deleted after them", e.name(s.ID))
 			}
@@ -433,6 +433,13 @@ func (e *snapshots) removeSnapshot(ctx context.Context, target SnapshotTarget) e
 		}
 	}
 	return e.failure(cinder.KindConflict, "%s keeps changing state; something else is modifying it", e.name(target.SnapshotID))
+}
+
+// isDeletedWithOthers reports whether Cinder deletes a snapshot, in its present state, only with
+// the others of its group snapshot.
+func (e *snapshots) isDeletedWithOthers(s cinder.Snapshot) bool {
+	return stamps.GroupSnapshotOf(s) != "" && e.groups != nil &&
+		slices.Contains([]cinder.Status{cinder.StatusAvailable, cinder.StatusError, cinder.StatusErrorDeleting, cinder.StatusDeleted}, s.Status)
 }
 
 func (e *snapshots) snapshotNotOurs(s cinder.Snapshot, expected stamps.Snapshot) *cinder.Error {

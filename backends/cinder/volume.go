@@ -2,6 +2,7 @@ package cinder
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,9 +85,13 @@ const (
 	StatusRetyping       Status = "retyping"
 	StatusMaintenance    Status = "maintenance"
 	StatusRestoring      Status = "restoring-backup"
-	// StatusBackupRestoring is that of a backup whose content a volume gets.
+	// StatusBackupRestoring is that of a backup or a snapshot whose content a volume gets.
 	StatusBackupRestoring Status = "restoring"
 	StatusBackingUp       Status = "backing-up"
+	// StatusUnmanaging is that of a snapshot that Cinder is to forget, StatusDeleted that of
+	// one whose group snapshot Cinder could not delete as a whole.
+	StatusUnmanaging Status = "unmanaging"
+	StatusDeleted    Status = "deleted"
 	// StatusErrorRestoring is that of a volume that did not get a backup's content.
 	StatusErrorRestoring Status = "error_restoring"
 	// StatusUnreadable is the status of a volume or snapshot whose listing entry lacks a
@@ -179,6 +184,11 @@ func readVolume(decode func(document any) error, keep func(key string) bool) (v 
 		// While Cinder migrates a volume, the copy that it makes has the same name and
 		// metadata, and administrators see it. It is Cinder's, not that of the claim.
 		v.Name, v.Metadata = "", map[string]string{}
+	}
+	if v.Status == StatusAvailable && slices.Contains([]string{"starting", "migrating", "completing"}, d.Migration.Value) {
+		// An administrator may migrate a volume without locking it, and then its status stays.
+		// What is written to it meanwhile is lost.
+		v.Status = StatusMaintenance
 	}
 	odd = d.ID.Odd || d.Status.Odd || d.Size.Odd || d.Type.Odd || d.Encrypted.Odd || d.MultiAttach.Odd
 	if metadataErr != nil {

@@ -340,6 +340,18 @@ func (s *Simulator) RemoveAttachments(id string) error {
 	})
 }
 
+// SetSnapshotStatus overwrites a snapshot's status and nothing else.
+func (s *Simulator) SetSnapshotStatus(id, status string) error {
+	s.cloud.lockToChange()
+	defer s.cloud.unlock()
+	n := s.cloud.snapshots[id]
+	if n == nil {
+		return fmt.Errorf("set the status of: there is no snapshot %s", id)
+	}
+	n.status = status
+	return nil
+}
+
 // RemoveSnapshot removes a snapshot from the state, as an administrator might.
 func (s *Simulator) RemoveSnapshot(id string) error {
 	s.cloud.lockToChange()

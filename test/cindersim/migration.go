@@ -15,6 +15,16 @@ const (
 	migrationTargetOf = "target:" // and the ID of the volume that is copied
 )
 
+// Migrate does what an administrator's "cinder migrate" without --lock-volume does: the status
+// of the volume stays, and whoever is no administrator sees nothing of it (migrate_volume in
+// cinder/volume/api.py).
+func (s *Simulator) Migrate(id, volumeType string) error {
+	return s.change("migrate", id, func(v *volume, now time.Time) {
+		v.previousStatus = v.status
+		s.cloud.migrate(v, s.cloud.typeIndex[volumeType], now, false)
+	})
+}
+
 // migrate copies a volume to the storage of another type, as _migrate_volume_generic of
 // cinder/volume/manager.py does. The copy is a volume of its own with the same name and
 // metadata, which only administrators see. At the end, the two swap what they are: the
@@ -44,7 +54,7 @@ func (c *cloud) migrate(v *volume, kind *drivers.VolumeType, now time.Time, brok
 
 // migrated ends a migration. What was written to the volume's metadata meanwhile is lost.
 func (c *cloud) migrated(v, target *volume, now time.Time) {
-	if v.gone || v.status != statusRetyping {
+	if v.gone || v.migration != migrating {
 		c.destroy(target)
 		return
 	}

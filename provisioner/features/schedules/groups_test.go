@@ -45,7 +45,7 @@ func (c *cluster) serveGroups() {
 		for _, one := range c.claims.List() {
 			claim := one.(*corev1.PersistentVolumeClaim)
 			if labels.SelectorFromSet(made.Spec.Source.Selector.MatchLabels).Matches(labels.Set(claim.Labels)) {
-				c.grouped[made.UID] = append(c.grouped[made.UID], "volume-of-"+string(claim.UID))
+				c.grouped[made.UID] = append(c.grouped[made.UID], "volume-"+claim.Name)
 			}
 		}
 		return false, nil, nil
@@ -151,6 +151,33 @@ func TestTheGroupsOfADeletedClaimStay(t *testing.T) {
 			t.Errorf("there were %s, and are %s", before, after)
 		}
 	})
+}
+
+// TestAGroupThatLostAVolumeStopsNoOther: it never becomes ready. One whose volumes exist may.
+func TestAGroupThatLostAVolumeStopsNoOther(t *testing.T) {
+	for deleted, want := range map[bool]int{true: 3, false: 1} {
+		inBubble(t, func(t *testing.T, c *cluster) {
+			c.serveGroups()
+			c.broken = true
+			c.bindIn("db", "data")
+			c.bindIn("db", "log")
+			c.lead(90 * time.Minute)
+			before := c.groupNames()
+			claim, _, err := c.claims.GetByKey("team-a/log")
+			c.must(err)
+			c.must(c.claims.Delete(claim))
+			if deleted {
+				pv, _, err := c.volumes.GetByKey("pvc-log")
+				c.must(err)
+				c.must(c.volumes.Delete(pv))
+			}
+			c.broken = false
+			c.lead(5 * time.Hour)
+			if after := c.groupNames(); !strings.HasPrefix(after, before) || len(c.groups()) != want {
+				t.Errorf("the volume deleted: %t: there were %s, and are %s", deleted, before, after)
+			}
+		})
+	}
 }
 
 // TestAGroupWithoutClaims: the cache still shows one, of which the VolumeGroupSnapshot would

@@ -104,7 +104,7 @@ func (k ofGroups) list(ctx context.Context, of target) (all []*shot, err error) 
 		return nil, err
 	}
 	for i := range list.Items {
-		all = append(all, shotOfGroup(&list.Items[i], k.Snapshots.VolumesOfGroup(list.Items[i].UID)))
+		all = append(all, k.shotOfGroup(&list.Items[i]))
 	}
 	return all, nil
 }
@@ -114,7 +114,7 @@ func (k ofGroups) get(ctx context.Context, namespace, name string) (*shot, error
 	if err != nil {
 		return nil, err
 	}
-	return shotOfGroup(one, nil), nil
+	return k.shotOfGroup(one), nil
 }
 
 func (k ofGroups) create(ctx context.Context, of series, class, name string) error {
@@ -141,12 +141,12 @@ func (k ofGroups) exists(ctx context.Context, of target) (bool, error) {
 	return err == nil && slices.ContainsFunc(list.Items, func(claim corev1.PersistentVolumeClaim) bool { return claim.DeletionTimestamp == nil }), err
 }
 
-// shotOfGroup describes a VolumeGroupSnapshot, of which it is known which volumes it has. The
-// volumes of one cannot change, so it does not matter if a late cache shows them.
-func shotOfGroup(g *groupv1.VolumeGroupSnapshot, volumes []string) *shot {
-	one := newShot(g)
+// shotOfGroup describes a VolumeGroupSnapshot. Its volumes cannot change, so it does not matter
+// if a late cache shows them.
+func (c *Controller) shotOfGroup(g *groupv1.VolumeGroupSnapshot) *shot {
+	one, volumes := newShot(g), c.Snapshots.VolumesOfGroup(g.UID)
 	one.ready = g.Status != nil && g.Status.ReadyToUse != nil && *g.Status.ReadyToUse
-	one.holds = volumes
+	one.holds, one.lost = volumes, !one.ready && c.isOneGone(volumes)
 	for _, handle := range volumes {
 		one.copies = append(one.copies, objects.SnapshotName(objects.MemberUID(g.UID, handle)))
 	}
@@ -154,6 +154,17 @@ func shotOfGroup(g *groupv1.VolumeGroupSnapshot, volumes []string) *shot {
 		one.series = series{target{namespace: g.Namespace, group: group}, schedule}
 	}
 	return one
+}
+
+// isOneGone reports whether no PersistentVolume names one of these volumes.
+func (c *Controller) isOneGone(handles []string) bool {
+	if len(handles) == 0 {
+		return false
+	}
+	all, err := c.PersistentVolumes.List(labels.Everything())
+	return err == nil && slices.ContainsFunc(handles, func(handle string) bool {
+		return !slices.ContainsFunc(all, func(pv *corev1.PersistentVolume) bool { return objects.Names(pv, handle) })
+	})
 }
 
 func newShot(o metav1.Object) *shot {

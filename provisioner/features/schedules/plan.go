@@ -66,6 +66,8 @@ type shot struct {
 	uid             types.UID
 	created         time.Time
 	ready, deleting bool
+	// lost means that one of its volumes is gone, so that it will not become ready.
+	lost bool
 	// holds are the claim, or the volumes, that it has copies of; empty if they are not known.
 	holds []string
 	// copies are the names of the VolumeSnapshots from which claims are made.
@@ -114,6 +116,7 @@ func planOf(of *protected, s policy.Schedule, taken []*shot, restored map[types.
 	for _, one := range taken {
 		due = due && one.takenAt().Before(turn) && one.name != name
 		switch {
+		case !one.ready && one.lost:
 		case !one.ready:
 			p.waits, p.waitsSince = one.name, one.takenAt()
 		case !one.deleting:

@@ -201,7 +201,7 @@ func (c *Controller) taken() (made map[series][]*shot, known map[bool]bool) {
 	}
 	groups, allGroups := c.Snapshots.ScheduledGroups()
 	for _, g := range groups {
-		add(shotOfGroup(g, c.Snapshots.VolumesOfGroup(g.UID)))
+		add(c.shotOfGroup(g))
 	}
 	return made, map[bool]bool{false: allSnapshots, true: allGroups}
 }

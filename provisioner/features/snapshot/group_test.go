@@ -625,6 +625,11 @@ func TestGroupsOfASidecarAreRemoved(t *testing.T) {
 			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
 			return c
 		}()}, requests: removes[:1], counts: 1},
+		"one is retained by now, and the cache is late": {content: deletedGroup, members: []runtime.Object{memberContent("gold/volume-2", "gold/snapshot-2")}, prepare: func(b *groupBench) {
+			c := memberContent("gold/volume-2", "gold/snapshot-2")
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+			b.must(b.client.Tracker().Update(snapshotv1.SchemeGroupVersion.WithResource("volumesnapshotcontents"), c, ""))
+		}, requests: removes[:1], counts: 1},
 		"one is in use": {content: deletedGroup, prepare: func(b *groupBench) {
 			b.shelf.fail[removes[1]] = &cinder.Error{Backend: "gold", Kind: backends.KindInUse, Message: "volumes depend on it"}
 		}, message: "backend gold: volumes depend on it", requests: removes, counts: 1},

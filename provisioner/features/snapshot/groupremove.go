@@ -37,7 +37,7 @@ func (g *grouping) remove(ctx context.Context) error {
 	retained := make([]bool, len(g.members))
 	for i, t := range g.members {
 		var err error
-		if retained[i], err = g.isRetained(t); err != nil {
+		if retained[i], err = g.isRetained(ctx, t); err != nil {
 			return err // none is removed
 		}
 	}
@@ -90,8 +90,9 @@ func (g *grouping) removeOne(ctx context.Context, t *taking) (kept bool, err err
 }
 
 // isRetained reports whether a member's snapshot outlives its group. It returns an error if
-// another content, which somebody made to keep the snapshot, names it.
-func (g *grouping) isRetained(t *taking) (bool, error) {
+// another content, which somebody made to keep the snapshot, names it. The API server has the
+// last word about the member's own: somebody may have just changed its policy.
+func (g *grouping) isRetained(ctx context.Context, t *taking) (bool, error) {
 	if t.origin.SnapshotID == "" {
 		return false, nil
 	}
@@ -99,6 +100,7 @@ func (g *grouping) isRetained(t *taking) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	retained := false
 	for _, content := range naming {
 		if content.Name != t.origin.Content && g.csi {
 			return false, &refusal{"InUse", severalName(t.origin.Content, content.Name, t.origin.SnapshotID)}
@@ -106,11 +108,18 @@ func (g *grouping) isRetained(t *taking) (bool, error) {
 		if content.Name != t.origin.Content {
 			return false, &denied{reason: "SnapshotFailedDelete", message: severalName(t.origin.Content, content.Name, t.origin.SnapshotID), triggers: []parking.Trigger{contentTrigger(content.Name)}, again: true}
 		}
-		if content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete {
-			return true, nil
-		}
+		retained = content.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete
 	}
-	return false, nil
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	live, err := g.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, t.origin.Content, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return retained, nil
+	case err != nil:
+		return false, fmt.Errorf("cannot tell whether VolumeSnapshotContent %s keeps its snapshot: %w", t.origin.Content, err)
+	}
+	return live.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete, nil
 }
 
 // stillDeleted checks at the API server whether the group's content still asks for the

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -128,4 +129,20 @@ func TestOrphansAreToldUntilTheyAreNamedAgain(t *testing.T) {
 	orphans(orphan)
 	b.backend.listed = nil
 	orphans()
+}
+
+// TestGivenBackSnapshotIsNoOrphan: it goes with the others of its group snapshot, and until
+// then nobody can import or delete it.
+func TestGivenBackSnapshotIsNoOrphan(t *testing.T) {
+	b := newBench(t, namespace())
+	given := stamped("snapshot-1", "u1", true)
+	given.Metadata[stamps.KeyGroupSnapshot], given.Metadata[stamps.KeyUnneeded] = "group-snapshot-1", "true"
+	b.backend.listed = []cinder.Snapshot{given}
+	if orphans := b.Audit(t.Context(), "gold"); len(orphans) > 0 {
+		t.Errorf("the orphans are %+v", orphans)
+	}
+	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
+		t.Errorf("%d snapshots count", used)
+	}
+	b.wantCalls()
 }

@@ -249,6 +249,9 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 		}
 		return nil
 	}
+	if stamps.IsUnneeded(s) {
+		return keep("it is deleted with the others of its group snapshot", nil)
+	}
 	if wasRecorded(s) {
 		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand",
 			&Orphan{ID: s.ID, IsBackup: of.backups, Of: stamp.Namespace + "/" + stamp.Snapshot, Tenant: stamp.Tenant})
