@@ -115,20 +115,13 @@ func newSnapshotStock(l *Lifecycle, at *endpoint, noun string, requests func(cli
 	})
 }
 
-// SnapshotsOf returns the IDs of a volume's snapshots that the project can see.
-func (l Snapshots) SnapshotsOf(ctx context.Context, volumeID string) (ids []string, err error) {
-	err = read(ctx, l.current().session, func(ctx context.Context, client snapshotRequests) error {
-		ids = nil
-		return client.ListSnapshots(ctx, cinder.Query{VolumeID: volumeID}, func(page []cinder.Snapshot) bool {
-			for _, s := range page {
-				if s.VolumeID == volumeID {
-					ids = append(ids, s.ID)
-				}
-			}
-			return true
-		})
-	})
-	return ids, err
+// SnapshotsOf names snapshots of a volume that the project can see, or none.
+func (l Snapshots) SnapshotsOf(ctx context.Context, volumeID string) (names []string, err error) {
+	found, err := l.current().snapshots.snapshotsOf(ctx, volumeID)
+	for _, s := range found {
+		names = append(names, nameOfSnapshot(s))
+	}
+	return names, err
 }
 
 // TakeSnapshot creates the snapshot that a VolumeSnapshot wants, or adopts one from an

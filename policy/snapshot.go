@@ -176,6 +176,10 @@ func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denia
 		return &Denial{Reason: ParameterNotAllowed, Path: class.path, Message: fmt.Sprintf(format, arguments...)}
 	}
 	wanted := Consistency(parameters[ParameterConsistency])
+	if !slices.Contains([]Consistency{ConsistentArray, ConsistentFilesystem, NotConsistent}, wanted) {
+		return refuse("the VolumeGroupSnapshotClass has %s %.60q; it must be %s (the storage takes all snapshots at one moment), %s (nobody writes while they are taken) or %s (each is taken for itself, at about the same time)",
+			ParameterConsistency, wanted, ConsistentArray, ConsistentFilesystem, NotConsistent)
+	}
 	for _, key := range slices.Sorted(maps.Keys(parameters)) {
 		switch key {
 		case ParameterConsistency, "deletionPolicy": // Kubernetes' own suite writes that of the class here, too
@@ -187,15 +191,10 @@ func (d *decider) decideGroup(parameters map[string]string, class *Class) *Denia
 			return refuse("parameter %q of the VolumeGroupSnapshotClass is not known; there are only %s and %s", key, ParameterConsistency, ParameterGroupType)
 		}
 	}
-	switch wanted {
-	case NotConsistent, ConsistentFilesystem:
-	case ConsistentArray:
+	if wanted == ConsistentArray {
 		if d.decision.GroupType = parameters[ParameterGroupType]; d.decision.GroupType == "" {
 			return refuse("the VolumeGroupSnapshotClass has %s %s without %s, which must name a group type of Cinder with the spec consistent_group_snapshot_enabled", ParameterConsistency, wanted, ParameterGroupType)
 		}
-	default:
-		return refuse("the VolumeGroupSnapshotClass has %s %.60q; it must be %s (the storage takes all snapshots at one moment), %s (nobody writes while they are taken) or %s (each is taken for itself, at about the same time)",
-			ParameterConsistency, wanted, ConsistentArray, ConsistentFilesystem, NotConsistent)
 	}
 	d.decision.Consistency = wanted
 	if !class.Groups {

@@ -123,7 +123,8 @@ tenants:
 		"a group type for nothing":  {"fast", map[string]string{"consistency": "none", "groupType": "cg"}, ParameterNotAllowed, "the VolumeGroupSnapshotClass has groupType without consistency array"},
 		"no consistency":            {"fast", nil, ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency ""; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
 		"an unknown consistency":    {"fast", with("x"), ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "x"; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
-		"backups":                   {"fast", map[string]string{"type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there are only consistency and groupType`},
+		"a misspelled consistency":  {"fast", map[string]string{"consistency": "arrays", "groupType": "cg"}, ParameterNotAllowed, `the VolumeGroupSnapshotClass has consistency "arrays"; it must be array (the storage takes all snapshots at one moment), filesystem (nobody writes while they are taken) or none (each is taken for itself, at about the same time)`},
+		"backups":                   {"fast", map[string]string{"consistency": "none", "type": "backup"}, ParameterNotAllowed, `parameter "type" of the VolumeGroupSnapshotClass is not known; there are only consistency and groupType`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := p.DecideSnapshot(SnapshotRequest{Namespace: "a", StorageClass: test.class, Backend: "gold", Tenant: "a", Parameters: test.parameters, Group: true})

@@ -116,7 +116,7 @@ func newWhyCommand() *cobra.Command {
 	output := output{}
 	c := newCommand(&cobra.Command{
 		Use:   "why [KIND/]NAME",
-		Short: "Say what a claim, pod, PersistentVolume, snapshot, attachment or node waits for",
+		Short: "Say what a claim, pod, PersistentVolume, snapshot, group of snapshots, attachment or node waits for",
 		Long: `Say what an object waits for, since when, and who can help. KIND is pvc (the
 default), pod, pv, volumesnapshot, volumegroupsnapshot, volumeattachment or node.
 

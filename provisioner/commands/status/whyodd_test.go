@@ -351,7 +351,7 @@ func TestRightsOfANamespaceAreThoseOfObjectsInIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inNamespaces := []string{"persistentvolumeclaims", "pods", "events", "volumesnapshots"}
+	inNamespaces := []string{"persistentvolumeclaims", "pods", "events", "volumesnapshots", "volumegroupsnapshots"}
 	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		var role rbacv1.ClusterRole
 		if err := yaml.UnmarshalStrict([]byte(document), &role); err != nil {

@@ -138,7 +138,7 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 		source := pv.Spec.CSI
 		if source == nil || source.Driver != wire.DriverName {
 			// No gate is in the way of a pod that uses it meanwhile.
-			return nil, refuse(Native, pv.Name, "", "the volume of PersistentVolume %s is in mode native, so nobody can freeze its filesystem", pv.Name)
+			return nil, refuse(Native, pv.Name, "", "the volume of PersistentVolume %s is in mode native, so nobody can freeze its filesystem; use a class with the consistency array or none", pv.Name)
 		}
 		handle, err := wire.ParseHandle(source.VolumeHandle)
 		if err != nil {

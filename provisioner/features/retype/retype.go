@@ -24,7 +24,7 @@ type Volumes interface {
 	Look(ctx context.Context, target backends.Target) (cinder.Volume, cinder.Place, error)
 	HasType(ctx context.Context, volumeType string) (bool, error)
 	Retype(ctx context.Context, target backends.Target, volumeType string, mayMigrate bool) (cinder.Volume, error)
-	SnapshotsOf(ctx context.Context, volumeID string) ([]string, error)
+	SnapshotsOf(ctx context.Context, volumeID string) (names []string, err error)
 }
 
 // Retyper changes the types of volumes.
@@ -140,7 +140,7 @@ func (p *Plan) mustHaveNoSnapshots(ctx context.Context) error {
 	case err != nil:
 		p.Warnings = append(p.Warnings, fmt.Sprintf("whether the volume has snapshots, with which Cinder copies none, cannot be read: %s", err))
 	case len(snapshots) > 0:
-		return refuse("volume %s has snapshots, such as %s, and Cinder copies no volume with snapshots; delete their VolumeSnapshots first", p.Volume.ID, snapshots[0])
+		return refuse("volume %s has snapshots, such as %s, and Cinder copies no volume with snapshots; delete them first", p.Volume.ID, snapshots[0])
 	}
 	return nil
 }
@@ -188,6 +188,9 @@ func (r *Retyper) decide(ctx context.Context, plan *Plan, claim *corev1.Persiste
 	decision := decide(request, policy.Holding{Tenant: origin.Tenant, Backend: origin.Backend}, plan.Type)
 	if decision.Denial != nil {
 		return refuse("the policy denies it: %s: %s", decision.Denial.Reason, decision.Denial.Message)
+	}
+	if class := claim.Status.CurrentVolumeAttributesClassName; class != nil && *class != "" && !byClass {
+		plan.Warnings = append(plan.Warnings, fmt.Sprintf("claim %s/%s keeps the VolumeAttributesClass %s, which may name another type", claim.Namespace, claim.Name, *class))
 	}
 	if asked := request.Parameters["type"]; asked != "" && asked != plan.Type {
 		plan.Warnings = append(plan.Warnings, fmt.Sprintf("StorageClass %s asks for volumes of type %q, and new claims still get that", class.Name, asked))

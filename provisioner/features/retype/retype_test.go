@@ -144,6 +144,8 @@ func TestWhoseVolumeGetsAnotherType(t *testing.T) {
 		"types may not be listed": {change: func(*fixture) {}, to: "hidden", warning: `whether there is a volume type "hidden" cannot be read: forbidden`},
 		"the StorageClass asks for another": {change: func(f *fixture) { f.class.Parameters = map[string]string{"type": "hdd"} },
 			warning: `StorageClass fast asks for volumes of type "hdd", and new claims still get that`},
+		"by a class until now": {change: func(f *fixture) { f.claim.Status.CurrentVolumeAttributesClassName = new("fast") },
+			warning: "claim team-a/data keeps the VolumeAttributesClass fast, which may name another type"},
 		"no claim":       {change: func(f *fixture) { f.claim.Name = "other" }, refused: "claim team-a/data does not exist"},
 		"not bound":      {change: func(f *fixture) { f.claim.Status.Phase = corev1.ClaimPending }, refused: "claim team-a/data is not bound; its volume will get the type that the rule and the StorageClass give"},
 		"for many hosts": {change: func(f *fixture) { f.claim.Spec.AccessModes[0] = corev1.ReadWriteMany }, refused: "claim team-a/data has the access mode ReadWriteMany, for which its volume needs its current type"},
@@ -222,7 +224,7 @@ func TestWhichVolumesMove(t *testing.T) {
 		"native": {change: func(f *fixture) { f.pv.Spec.CSI = nil },
 			refused: "PersistentVolume pvc-c1 is native, so it records for good how its present storage is reached; move the claim to mode csi first"},
 		"with snapshots": {change: func(f *fixture) { f.snapshots = []string{"s1", "s2"} },
-			refused: "volume volume-1 has snapshots, such as s1, and Cinder copies no volume with snapshots; delete their VolumeSnapshots first"},
+			refused: "volume volume-1 has snapshots, such as s1, and Cinder copies no volume with snapshots; delete them first"},
 		"with unknown snapshots": {change: func(f *fixture) { f.snapshotsErr = errors.New("forbidden") },
 			warning: "whether the volume has snapshots, with which Cinder copies none, cannot be read: forbidden"},
 	} {

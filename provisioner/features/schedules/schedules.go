@@ -328,7 +328,7 @@ func (c *Controller) report(of *protected, claim *corev1.PersistentVolumeClaim, 
 	case !known:
 		message += fmt.Sprintf(": the %ss of the cluster are not known; their CRDs may be missing", kind)
 	case p.waits != "":
-		message += fmt.Sprintf(": %s %s is not ready; its events say why", kind, p.waits)
+		message += fmt.Sprintf(": %s %s is not ready (see kubectl cinder why); if its class was wrong, delete it", kind, p.waits)
 	case failed != nil:
 		message += ": " + failed.Error()
 	}

@@ -329,7 +329,7 @@ func TestSnapshotsThatAreNotReady(t *testing.T) {
 		if n := len(c.events.Events); n == 0 || n > 20 {
 			t.Fatalf("%d events", n)
 		}
-		if e := <-c.events.Events; !strings.Contains(e, "Warning ScheduledSnapshotLate schedule hourly has taken no good snapshot since 2000-01-01T00:") || !strings.Contains(e, "is not ready; its events say why") {
+		if e := <-c.events.Events; !strings.Contains(e, "Warning ScheduledSnapshotLate schedule hourly has taken no good snapshot since 2000-01-01T00:") || !strings.Contains(e, "is not ready (see kubectl cinder why); if its class was wrong, delete it") {
 			t.Error(e)
 		}
 	})

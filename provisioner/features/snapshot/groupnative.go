@@ -132,7 +132,7 @@ func (g *grouping) consider(ctx context.Context, group *groupv1.VolumeGroupSnaps
 		case err != nil:
 			return err
 		case missing != nil && missing.reason == string(policy.UnsupportedMode):
-			return &denied{reason: missing.reason, message: fmt.Sprintf("claim %s has a volume in mode csi, whose snapshots need a VolumeGroupSnapshotClass of driver %s; make a VolumeGroupSnapshot of such a class", name, policy.CSIDriver), again: true}
+			return &denied{reason: missing.reason, message: fmt.Sprintf("claim %s has a volume in mode csi, whose snapshots need a VolumeGroupSnapshotClass of driver %s; make a VolumeGroupSnapshot of such a class, which selects no native claims", name, policy.CSIDriver), again: true}
 		case missing != nil:
 			return missing
 		case of == nil:
