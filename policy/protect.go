@@ -31,15 +31,17 @@ type Schedule struct {
 // ScheduleKind is what a schedule makes.
 type ScheduleKind string
 
-// AsSnapshot makes VolumeSnapshots, each of one claim. AsGroup makes VolumeGroupSnapshots, each
-// of the claims of one namespace with the same value of a label.
+// AsSnapshot makes VolumeSnapshots, each of one claim, and AsBackup those of a class that makes
+// backups. AsGroup makes VolumeGroupSnapshots, each of the claims of one namespace with the
+// same value of a label.
 const (
 	AsSnapshot ScheduleKind = "snapshot"
+	AsBackup   ScheduleKind = "backup"
 	AsGroup    ScheduleKind = "group"
 )
 
 // ScheduleKinds returns what schedules can make.
-func ScheduleKinds() []string { return []string{string(AsSnapshot), string(AsGroup)} }
+func ScheduleKinds() []string { return []string{string(AsSnapshot), string(AsBackup), string(AsGroup)} }
 
 // IsOfGroups reports whether the schedule makes VolumeGroupSnapshots.
 func (s Schedule) IsOfGroups() bool { return s.As == AsGroup }
@@ -79,7 +81,7 @@ func (v *validator) validateProtect(path string, t *Tenant, c *Class) {
 		v.Errorf(path, "has %d schedules, and a rule can have at most %d", n, MostSchedules)
 	}
 	validateUnique(v.Document, path, len(c.Protect), func(i int) string { return c.Protect[i].Name }, "snapshots are told apart by it")
-	kept := int64(0)
+	snapshots, backups := int64(0), int64(0)
 	for i, s := range c.Protect {
 		at := document.Element(path, i)
 		validateName(v.Document, at, s.Name, "schedule")
@@ -101,15 +103,30 @@ func (v *validator) validateProtect(path string, t *Tenant, c *Class) {
 		switch as := document.Child(at, "as"); {
 		case s.IsOfGroups():
 			v.validateGroupSchedule(at, t, c, s)
+		case s.As == AsBackup:
+			if !c.Backups {
+				v.Errorf(as, "the rule grants no backups; add backups: true to it")
+			}
+			if s.SnapshotClass == "" {
+				v.Errorf(document.Child(at, "snapshotClass"), "is missing; name a VolumeSnapshotClass with type: backup")
+			}
+			backups += max(s.Keep, 0)
+			continue
 		case s.As != "" && s.As != AsSnapshot:
 			v.Errorf(as, "unknown kind %q%s", s.As, document.DidYouMean(string(s.As), ScheduleKinds(), "use one of"))
 		}
-		kept += max(s.Keep, 0)
+		snapshots += max(s.Keep, 0)
 	}
-	for _, quota := range []named[*int64]{{document.Child(c.path, "quota.snapshots"), c.Quota.Snapshots}, {"the tenant's quota.snapshots", t.Quota.Snapshots}} {
-		// An old snapshot is deleted when a newer one is good.
-		if quota.value != nil && len(c.Protect) > 0 && *quota.value < kept+1 {
-			v.Warnf(path, "the schedules keep %d snapshots of one volume and need room for another while it is taken, but %s allows %d; raise it, or keep fewer", kept, quota.key, *quota.value)
+	v.warnOfSchedules(path, "snapshots", snapshots, named[*int64]{document.Child(c.path, "quota.snapshots"), c.Quota.Snapshots}, named[*int64]{"the tenant's quota.snapshots", t.Quota.Snapshots})
+	v.warnOfSchedules(path, "backups", backups, named[*int64]{document.Child(c.path, "quota.backups"), c.Quota.Backups}, named[*int64]{"the tenant's quota.backups", t.Quota.Backups})
+}
+
+// warnOfSchedules warns of quotas that cannot hold what schedules keep of one volume.
+func (v *validator) warnOfSchedules(path, what string, kept int64, quotas ...named[*int64]) {
+	for _, quota := range quotas {
+		// An old one is deleted when a newer one is good.
+		if quota.value != nil && kept > 0 && *quota.value < kept+1 {
+			v.Warnf(path, "the schedules keep %d %s of one volume and need room for another while it is taken, but %s allows %d; raise it, or keep fewer", kept, what, quota.key, *quota.value)
 		}
 	}
 }

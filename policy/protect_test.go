@@ -77,8 +77,10 @@ func TestMistakesInSchedules(t *testing.T) {
 		"[{name: a, every: 1h, keep: 0}]":                                 `protect[0].keep: must be at least 1 and at most 1000; the last good snapshot always stays`,
 		"[{name: a, every: 1h, keep: 1001}]":                              `protect[0].keep: must be at least 1 and at most 1000`,
 		"[{name: a, every: 1h, keep: 1, snapshotClass: A_B}]":             `protect[0].snapshotClass: "A_B" cannot be the name of a VolumeSnapshotClass`,
-		"[{name: a, every: 1h, keep: 1, as: clone}]":                      `protect[0].as: unknown kind "clone"; use one of group, snapshot`,
+		"[{name: a, every: 1h, keep: 1, as: clone}]":                      `protect[0].as: unknown kind "clone"; use one of backup, group, snapshot`,
 		"[{name: a, every: 1h, keep: 1, as: group, snapshotClass: b}]":    `protect[0].as: the rule grants no VolumeGroupSnapshots; add groups: true to it`,
+		"[{name: a, every: 1h, keep: 1, as: backup, snapshotClass: b}]":   `protect[0].as: the rule grants no backups; add backups: true to it`,
+		"[{name: a, every: 1h, keep: 1, as: backup}], backups: true":      `protect[0].snapshotClass: is missing; name a VolumeSnapshotClass with type: backup`,
 		"[{name: a, every: 1h, keep: 1, as: group}], groups: true":        `protect[0].snapshotClass: is missing; name the VolumeGroupSnapshotClass of the groups`,
 		"[" + strings.Repeat("{name: a, every: 1h, keep: 1}, ", 11) + "]": `protect: has 11 schedules, and a rule can have at most 10`,
 	} {

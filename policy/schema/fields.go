@@ -199,8 +199,8 @@ func tenantFields() map[string]field {
 		"Schedule.name":          {description: "Name of the schedule, which snapshots have in their names and labels.", required: true, rules: nameRules()},
 		"Schedule.every":         {description: "Time between two snapshots of a volume, in whole minutes, such as 6h. Volumes take turns at different minutes.", required: true, rules: notZero()},
 		"Schedule.keep":          {description: "How many good snapshots of a volume stay. An older one is deleted when a newer one is good.", required: true, rules: object{"minimum": 1, "maximum": policy.MostKept}},
-		"Schedule.snapshotClass": {description: "VolumeSnapshotClass of the snapshots. Default: the default one of the volume's driver. With as: group, a VolumeGroupSnapshotClass, required.", rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
-		"Schedule.as":            {description: "snapshot: of each volume. group: a VolumeGroupSnapshot of all claims of a namespace with the same label standalone-cinder.openstack.org/protect-group; their rules need groups: true. Default: snapshot.", rules: choice(policy.ScheduleKinds()...)},
+		"Schedule.snapshotClass": {description: "VolumeSnapshotClass of the snapshots. Default: the default one of the volume's driver. Required with as: backup, whose class has type: backup, and with as: group, a VolumeGroupSnapshotClass.", rules: object{"pattern": subdomainPattern, "maxLength": validation.DNS1123SubdomainMaxLength}},
+		"Schedule.as":            {description: "snapshot: of each volume. backup: a backup of each; the rule needs backups: true. group: a VolumeGroupSnapshot of all claims of a namespace with the same label standalone-cinder.openstack.org/protect-group; their rules need groups: true. Default: snapshot.", rules: choice(policy.ScheduleKinds()...)},
 		"Schedule.onRequest":     {description: "true: only for claims whose label standalone-cinder.openstack.org/protect has the schedule's name; several names are separated by dots. Default: false, for all volumes of the rule."},
 
 		"ImportFilter":          {rules: object{"minProperties": 1}},

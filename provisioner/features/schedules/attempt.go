@@ -139,9 +139,29 @@ func (c *Controller) follow(ctx context.Context, of *protected, s policy.Schedul
 		errs = append(errs, err)
 	}
 	if p.take != "" {
-		errs = append(errs, c.take(ctx, this, s.SnapshotClass, p.take))
+		err := c.mustMake(s)
+		if err == nil {
+			err = c.take(ctx, this, s.SnapshotClass, p.take)
+		}
+		errs = append(errs, err)
 	}
 	return p.take != "", false, errors.Join(errs...)
+}
+
+// mustMake returns an error if the class of a schedule of backups makes snapshots, which would
+// not survive their volume.
+func (c *Controller) mustMake(s policy.Schedule) error {
+	if s.As != policy.AsBackup {
+		return nil
+	}
+	class, err := c.Snapshots.VolumeSnapshotClass(s.SnapshotClass)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot read the class of schedule %s: %w", s.Name, err)
+	case class.Parameters[policy.ParameterType] != policy.TypeBackup:
+		return fmt.Errorf("schedule %s makes backups, but VolumeSnapshotClass %s makes snapshots; give it the parameter type: backup, or name another", s.Name, class.Name)
+	}
+	return nil
 }
 
 // take creates the snapshot of a turn.

@@ -58,6 +58,8 @@ type Snapshots interface {
 	// VolumesOfGroup returns the handles of the volumes of a VolumeGroupSnapshot; nil if they
 	// are not known.
 	VolumesOfGroup(group types.UID) []string
+	// VolumeSnapshotClass returns an error until all classes are known.
+	VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error)
 }
 
 // Options configure a Controller.

@@ -70,6 +70,15 @@ type cluster struct {
 	uids  int
 	// volumes are those of VolumeGroupSnapshots.
 	grouped map[types.UID][]string
+	// classes are the parameters of VolumeSnapshotClasses.
+	classes map[string]map[string]string
+}
+
+func (c *cluster) VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error) {
+	if parameters, exists := c.classes[name]; exists {
+		return &snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Parameters: parameters}, nil
+	}
+	return nil, apierrors.NewNotFound(snapshotv1.Resource("volumesnapshotclasses"), name)
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -215,6 +224,38 @@ func TestSnapshotsComeAndGo(t *testing.T) {
 			t.Errorf("%v were created, %v deleted, and not 5 and 3", made, gone)
 		}
 	})
+}
+
+// TestBackupsNeedAClassThatMakesThem: a snapshot that a tenant takes for a backup would go with
+// its array.
+func TestBackupsNeedAClassThatMakesThem(t *testing.T) {
+	for name, test := range map[string]struct {
+		classes map[string]map[string]string
+		made    int
+		why     string
+	}{
+		"of backups":   {classes: map[string]map[string]string{"cheap": {"type": "backup"}}, made: 1},
+		"of snapshots": {classes: map[string]map[string]string{"cheap": {"type": "snapshot"}}, why: "schedule hourly makes backups, but VolumeSnapshotClass cheap makes snapshots; give it the parameter type: backup, or name another"},
+		"missing":      {why: `cannot read the class of schedule hourly: volumesnapshotclasses.snapshot.storage.k8s.io "cheap" not found`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, c *cluster) {
+				c.classes = test.classes
+				c.follow(strings.NewReplacer("snapshotClass: cheap", "snapshotClass: cheap, as: backup", "        protect:", "        backups: true\n        protect:").Replace(scheduled))
+				c.bind("data", nil)
+				c.lead(2*time.Hour + 20*time.Minute)
+				if made := min(1, len(c.snapshots())); made != test.made {
+					t.Errorf("there are %s", c.names())
+				}
+				if test.why == "" {
+					return
+				}
+				if e := <-c.events.Events; !strings.Contains(e, "Warning ScheduledSnapshotLate") || !strings.Contains(e, test.why) {
+					t.Errorf("the event is %s", e)
+				}
+			})
+		})
+	}
 }
 
 func TestClaimsWithoutASchedule(t *testing.T) {

@@ -265,7 +265,7 @@ func (c *Caches) VolumeSnapshotContent(name string) (*snapshotv1.VolumeSnapshotC
 
 // VolumeSnapshotClass reads from the cache, but returns an error until all classes are
 // read.
-func (c *Controller) VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error) {
+func (c *Caches) VolumeSnapshotClass(name string) (*snapshotv1.VolumeSnapshotClass, error) {
 	if err := c.isReady(); err != nil {
 		return nil, err
 	}

@@ -145,7 +145,7 @@ func classWith(parameters map[string]string) *snapshotv1.VolumeSnapshotClass {
 }
 
 // isReady returns an error until every content has been counted.
-func (c *Controller) isReady() error {
+func (c *Caches) isReady() error {
 	if c.shown() == nil || slices.ContainsFunc(c.haveSynced(), func(synced cache.InformerSynced) bool { return !synced() }) {
 		return &refusal{string(cinder.KindUnavailable), "the VolumeSnapshotContents are not read yet, so it is not known what counts"}
 	}
