@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func TestGroupSnapshotsOfClaims(t *testing.T) {
 			if mode == "native" {
 				w.event("b", "two", "QuotaExceeded", exceeded)
 			} else {
-				w.event("default", objects.GroupContentName(two.UID), "GroupSnapshotCreationFailed", exceeded)
+				w.contentRefused(objects.GroupContentName(two.UID), exceeded)
 			}
 			w.stored(2)
 			w.removeGroup(two)
@@ -323,10 +324,52 @@ func (w *groupWorld) handMade(namespace, name string, handles []string) *groupv1
 	return made
 }
 
+// contentRefused waits until the csi-snapshotter tells why. The reason of its event depends on
+// how often it has asked.
+func (w *groupWorld) contentRefused(name, why string) {
+	w.Helper()
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		now, err := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(w.ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "there is no content " + name, nil
+		}
+		if err != nil || now.Status != nil && now.Status.Error != nil && strings.Contains(*now.Status.Error.Message, why) {
+			return "", err
+		}
+		return fmt.Sprintf("the content is not refused: %+v", now.Status), nil
+	}))
+}
+
+// free removes a content if it is not being deleted soon after its VolumeGroupSnapshot: the
+// snapshot-controller deletes it, and has the csi-snapshotter free it, only if it had bound it.
+func (w *groupWorld) free(name string) {
+	w.Helper()
+	if w.mode == "native" {
+		return // our own controller has no such excuse
+	}
+	contents := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents()
+	var err error
+	for range 50 {
+		if _, err = contents.Get(w.ctx, name, metav1.GetOptions{}); err != nil {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err == nil {
+		if err = contents.Delete(w.ctx, name, metav1.DeleteOptions{}); err == nil {
+			_, err = contents.Patch(w.ctx, name, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+		}
+	}
+	if !apierrors.IsNotFound(err) {
+		w.must(err)
+	}
+}
+
 // handMadeGone deletes what handMade made, and waits until it is gone.
 func (w *groupWorld) handMadeGone(of *groupv1.VolumeGroupSnapshot) {
 	w.Helper()
 	w.removeGroup(of)
+	w.free(*of.Spec.Source.VolumeGroupSnapshotContentName)
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
 		_, err := w.client.GroupsnapshotV1().VolumeGroupSnapshots(of.Namespace).Get(w.ctx, of.Name, metav1.GetOptions{})
 		content, contentErr := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(w.ctx, *of.Spec.Source.VolumeGroupSnapshotContentName, metav1.GetOptions{})
@@ -350,7 +393,7 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 	if w.mode == "native" {
 		w.event("a", "stolen", "GroupMemberMissing", missing)
 	} else {
-		w.event("default", w.name+"-stolen", "GroupSnapshotContentCheckandUpdateFailed", missing)
+		w.contentRefused(w.name+"-stolen", missing)
 	}
 	w.handMadeGone(stolen)
 	if w.mode == "native" {
@@ -368,17 +411,9 @@ func (w *groupWorld) strangerGets(one *groupv1.VolumeGroupSnapshot, content *gro
 		},
 	}, metav1.CreateOptions{})
 	w.must(err)
-	w.event("default", objects.GroupContentName(owner.UID), "GroupSnapshotCreationFailed", "is not bound to a claim in namespace "+owner.Namespace)
+	w.contentRefused(objects.GroupContentName(owner.UID), "is not bound to a claim in namespace "+owner.Namespace)
 	w.removeGroup(owner)
-	// The snapshot-controller deletes it, and has the csi-snapshotter free it, only if it has
-	// bound it before.
-	contents := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents()
-	if err = contents.Delete(w.ctx, objects.GroupContentName(owner.UID), metav1.DeleteOptions{}); err == nil {
-		_, err = contents.Patch(w.ctx, objects.GroupContentName(owner.UID), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
-	}
-	if !apierrors.IsNotFound(err) {
-		w.must(err)
-	}
+	w.free(objects.GroupContentName(owner.UID))
 	w.groupGone(owner)
 }
 
