@@ -417,6 +417,9 @@ func nameOfSnapshot(s cinder.Snapshot) string {
 	if stamp := stamps.OfSnapshot(s); stamp.Snapshot != "" {
 		return fmt.Sprintf("VolumeSnapshot %s/%s (%s)", stamp.Namespace, stamp.Snapshot, s.ID)
 	}
+	if s.Name == "" {
+		return s.ID
+	}
 	return fmt.Sprintf("%s (%s)", s.Name, s.ID)
 }
 
