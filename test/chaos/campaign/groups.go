@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strings"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
@@ -195,6 +196,12 @@ func (w *world) collectMembers(ctx context.Context, groups map[types.UID]bool) e
 			_, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		})
+		if err == nil {
+			// Nobody else would.
+			err = insist(ctx, func(ctx context.Context) error {
+				return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, strings.Replace(s.Name, "snapshot-", "snapcontent-", 1), metav1.DeleteOptions{})
+			})
+		}
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}
