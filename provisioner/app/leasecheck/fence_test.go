@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +68,53 @@ func TestOnlyALeaderChangesAnythingInKubernetes(t *testing.T) {
 		if sent != c.sent || (err == nil) != c.sent {
 			t.Errorf("%s %s, leading %t: sent %t, error %v", c.method, c.path, c.leads, sent, err)
 		}
+	}
+}
+
+// TestLeaseThatEndsWhileAConnectionIsMade: a leader was paused after the check, while its
+// request waited for a connection.
+func TestLeaseThatEndsWhileAConnectionIsMade(t *testing.T) {
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			var received atomic.Int32
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if _, err := io.ReadAll(r.Body); err == nil {
+					received.Add(1)
+				}
+			}))
+			server.EnableHTTP2 = http2
+			server.StartTLS()
+			defer server.Close()
+			over := errors.New("the term is over")
+			var ended atomic.Bool
+			next := server.Client().Transport.(*http.Transport).Clone()
+			next.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				ended.Store(true)
+				return (&net.Dialer{}).DialContext(ctx, network, address)
+			}
+			defer next.CloseIdleConnections()
+			transport := &Transport{
+				Next: next,
+				MayWrite: func() error {
+					if ended.Load() {
+						return over
+					}
+					return nil
+				},
+				TermCtx: t.Context,
+			}
+			request, err := http.NewRequestWithContext(t.Context(), "POST", server.URL+"/api/v1/persistentvolumes", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := transport.RoundTrip(request)
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			if !errors.Is(err, over) || received.Load() != 0 {
+				t.Errorf("error %v; the server received %d requests", err, received.Load())
+			}
+		})
 	}
 }
 

@@ -51,6 +51,7 @@ func (f *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	end := sync.OnceFunc(cancel)
+	r = r.WithContext(ctx)
 	if r.Method != http.MethodGet && !isAboutEvents(r.URL.Path) {
 		termCtx := f.TermCtx()
 		if err := f.MayWrite(); err != nil {
@@ -62,14 +63,50 @@ func (f *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		stop := context.AfterFunc(termCtx, cancel)
 		end = sync.OnceFunc(func() { stop(); cancel() })
+		f.guard(r)
 	}
-	answer, err := f.Next.RoundTrip(r.WithContext(ctx))
+	answer, err := f.Next.RoundTrip(r)
 	if err != nil {
 		end()
 		return nil, err
 	}
 	answer.Body = &endingBody{answer.Body, end}
 	return answer, nil
+}
+
+// guard checks once more when a request's body leaves the process. After the first check,
+// the request may have waited for a connection, or the process may have been paused for
+// minutes. The server acts on complete bodies only.
+func (f *Transport) guard(r *http.Request) {
+	if r.Body == nil {
+		return
+	}
+	r.Body = &guardedBody{r.Body, f.MayWrite}
+	again := r.GetBody
+	if again == nil {
+		return
+	}
+	r.GetBody = func() (io.ReadCloser, error) {
+		body, err := again()
+		if err != nil {
+			return nil, err
+		}
+		return &guardedBody{body, f.MayWrite}, nil
+	}
+}
+
+type guardedBody struct {
+	io.ReadCloser
+	mayWrite func() error
+}
+
+// Read checks after it has read: this is the last moment before the bytes are sent.
+func (b *guardedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if refused := b.mayWrite(); refused != nil {
+		return 0, refused
+	}
+	return n, err
 }
 
 // endingBody releases a request's context once the response body is closed.
