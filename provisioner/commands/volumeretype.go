@@ -63,13 +63,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
 	}
-	retyper := &retype.Retyper{
-		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
-		Volumes: func(name string) (retype.Volumes, error) {
-			lifecycle, err := opened.lifecycle(name)
-			return lifecycle.Snapshots(), err
-		},
-	}
+	retyper := opened.retyper(f.ProvisionerName)
 	plan, err := retyper.Plan(ctx, f.request)
 	if err == nil {
 		for _, warning := range plan.Warnings {
@@ -87,6 +81,17 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintln(stdout, statusreport.OneLine(f.outcome(plan)))
 	return nil
+}
+
+// retyper returns what changes the types of the volumes of claims.
+func (r *volumeRun) retyper(provisionerName string) *retype.Retyper {
+	return &retype.Retyper{
+		Client: r.client, Policy: r.policy, ProvisionerName: provisionerName, Cluster: r.cluster,
+		Volumes: func(name string) (retype.Volumes, error) {
+			lifecycle, err := r.lifecycle(name)
+			return lifecycle.Snapshots(), err
+		},
+	}
 }
 
 // outcome says what was or would be done.

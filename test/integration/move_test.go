@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -85,4 +86,73 @@ func TestMoveAVolume(t *testing.T) {
 	}
 	w.must(suite.DeleteClaims(w.ctx, "move-b"))
 	w.noResidue()
+}
+
+// TestMoveAllVolumesOfAType: what is in use is moved when it is free, what cannot be moved
+// stops no other, and a command that is run again continues.
+func TestMoveAllVolumesOfAType(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "moves", cindersim.Options{MigrationDelay: time.Second})
+	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
+	w.start()
+	for _, name := range []string{"free", "in-use", "kept", "late"} {
+		w.claim("b", name, "lab", "1Gi")
+	}
+	w.claim("a", "native", "gold", "1Gi")
+	_, err := suite.WaitBound(w.ctx, "moves-a", 1)
+	w.must(err)
+	claims, err := suite.WaitBound(w.ctx, "moves-b", 4)
+	w.must(err)
+	volumes := map[string]cindersim.Volume{}
+	for i := range claims {
+		volumes[claims[i].Name] = w.sim.VolumesNamed(claims[i].Spec.VolumeName)[0]
+	}
+	w.must(w.sim.SetVolumeStatus(volumes["in-use"].ID, "in-use"))
+	w.must(w.sim.SetVolumeStatus(volumes["late"].ID, "in-use"))
+	w.snapshot(volumes["kept"].ID)
+	move := func(wantCode int, flags []string, want ...string) {
+		t.Helper()
+		code, output := w.volumeCommand("move", append([]string{"--from", "iscsi", "--to", "iscsi-mp"}, flags...)...)
+		if code != wantCode {
+			t.Errorf("%v: exit code %d, want %d:\n%s", flags, code, wantCode, output)
+		}
+		for _, want := range want {
+			if found, err := regexp.MatchString(want, output); err != nil || !found {
+				t.Errorf("%v: the output lacks %s (%v):\n%s", flags, want, err, output)
+			}
+		}
+	}
+	types := func(want string) {
+		t.Helper()
+		var got []string
+		for _, name := range []string{"free", "in-use", "kept", "late"} {
+			now, _ := w.sim.Volume(volumes[name].ID)
+			got = append(got, now.Type)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("the types are %s, want %s", got, want)
+		}
+	}
+	const refused = `moves-a/native +\S+ +pvc-\S+ +\S+ +1 +refused +\S.*is native, so it records for good`
+	move(1, nil, refused, `moves-b/in-use +lab +pvc-\S+ +\S+ +1 +busy`, `moves-b/kept .* refused +volume \S+ has snapshots`, `moves-b/free .* ready`,
+		`nothing was changed; with --apply, the command would move 1 volumes \(1 GiB\) of type "iscsi" to "iscsi-mp"`)
+	types("iscsi iscsi iscsi iscsi")
+	move(2, []string{"moves-b/free"}, `needs one claim as NAMESPACE/CLAIM, or --from`)
+	move(2, []string{"--at-once", "0"}, `--at-once must be from 1 to 50, not 0`)
+	move(1, []string{"--apply", "--namespace", "moves-b"}, `\[\d/4\] moves-b/free \(1 GiB\): moved after \ds`,
+		`1 volumes \(1 GiB\) of type "iscsi" were moved to "iscsi-mp"`, `1 of 4 volumes cannot be moved, and 2 more are busy`)
+	types("iscsi-mp iscsi iscsi iscsi")
+
+	w.must(w.sim.SetVolumeStatus(volumes["in-use"].ID, "available"))
+	go func() {
+		_ = pause(w.ctx, 2*time.Second)
+		_ = w.sim.SetVolumeStatus(volumes["late"].ID, "available")
+	}()
+	move(1, []string{"--apply", "--wait", "5s", "--backend", "lab"}, `moves-b/late \(1 GiB\): moved`, `1 of 3 volumes cannot be moved, and 0 more are busy`)
+	types("iscsi-mp iscsi-mp iscsi iscsi-mp")
+	for i := range claims {
+		if all := w.sim.VolumesNamed(claims[i].Spec.VolumeName); len(all) != 1 || all[0].ID != volumes[claims[i].Name].ID {
+			t.Errorf("claim %s has %s", claims[i].Name, describe(all))
+		}
+	}
 }

@@ -1,0 +1,222 @@
+package commands
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
+)
+
+// oneMove is the volume of a claim that is to be moved.
+type oneMove struct {
+	namespace, claim, pv, backend string
+	volume                        cinder.Volume
+	// state is one of the states below, and why says more.
+	state moveState
+	why   string
+}
+
+// moveState is what became of a volume. Tables show those first that need a person.
+type moveState int
+
+const (
+	moveRefused moveState = iota
+	moveBusy              // in use, or Cinder is doing something else with it
+	moveReady
+	moved
+)
+
+func (s moveState) String() string { return [...]string{"refused", "busy", "ready", "moved"}[s] }
+
+// lookAgain is how often the command looks whether volumes in use are free.
+const lookAgain = 15 * time.Second
+
+// runMany moves the volumes of a type, a few at once. What is refused, in use or fails
+// stops no other. Run again, it continues.
+func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	opened, err := f.open(ctx, f.apply)
+	var all []*oneMove
+	if err == nil {
+		all, err = f.candidates(ctx, opened, func(why string) { fmt.Fprintln(stderr, "not considered: "+statusreport.OneLine(why)) })
+	}
+	if err != nil {
+		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+	}
+	retyper, waitUntil := opened.retyper(f.ProvisionerName), time.Now().Add(f.wait)
+	f.moveSome(ctx, retyper, all, len(all), stderr)
+	for f.apply && ctx.Err() == nil && time.Until(waitUntil) > 0 {
+		busy := slices.DeleteFunc(slices.Clone(all), func(one *oneMove) bool { return one.state != moveBusy })
+		if len(busy) == 0 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(lookAgain, time.Until(waitUntil))):
+			f.moveSome(ctx, retyper, busy, len(all), stderr)
+		}
+	}
+	if err := writeMoves(stdout, all); err != nil {
+		return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+	}
+	return f.conclude(ctx, stdout, all)
+}
+
+// moveSome moves volumes, a few at once, and says what becomes of each.
+func (f *moveFlags) moveSome(ctx context.Context, retyper *retype.Retyper, some []*oneMove, of int, stderr io.Writer) {
+	var speaking sync.Mutex
+	said := of - len(some)
+	var group errgroup.Group
+	group.SetLimit(f.atOnce)
+	for _, one := range some {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			began := time.Now()
+			news := f.moveOne(ctx, retyper, one)
+			speaking.Lock()
+			defer speaking.Unlock()
+			said++
+			if news && f.apply {
+				fmt.Fprintf(stderr, "[%*d/%d] %s/%s (%d GiB): %s after %s\n", len(fmt.Sprint(of)), said, of, one.namespace, one.claim, one.volume.SizeGiB, one.state, time.Since(began).Round(time.Second))
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+}
+
+// candidates returns the volumes of claims that have the type, in the order of the claims.
+func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func(why string)) ([]*oneMove, error) {
+	listed := map[string]map[string]cinder.Volume{} // by backend and ID
+	for i, lifecycle := range opened.lifecycles {
+		volumes, err := lifecycle.Volumes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ofBackend := map[string]cinder.Volume{}
+		for _, v := range volumes {
+			ofBackend[v.ID] = v
+		}
+		listed[opened.imports[i].Backend.Name] = ofBackend
+	}
+	pvs, err := paging.List(ctx, "PersistentVolumes", opened.client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) []corev1.PersistentVolume { return page.Items })
+	if err != nil {
+		return nil, err
+	}
+	var all []*oneMove
+	for i := range pvs {
+		pv := &pvs[i]
+		if pv.Annotations[objects.AnnotationProvisionedBy] != f.ProvisionerName {
+			continue
+		}
+		volume := listed[pv.Annotations[objects.AnnotationBackend]][pv.Annotations[objects.AnnotationVolume]]
+		if volume.ID == "" || volume.Type != f.from {
+			continue
+		}
+		if pv.Status.Phase != corev1.VolumeBound || pv.Spec.ClaimRef == nil {
+			if f.namespace == "" {
+				skip(fmt.Sprintf("PersistentVolume %s with volume %s: it is %s", pv.Name, volume.ID, pv.Status.Phase))
+			}
+			continue
+		}
+		one := &oneMove{namespace: pv.Spec.ClaimRef.Namespace, claim: pv.Spec.ClaimRef.Name, pv: pv.Name, backend: pv.Annotations[objects.AnnotationBackend], volume: volume, state: moveReady}
+		if f.namespace == "" || f.namespace == one.namespace {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(x, y *oneMove) int {
+		return cmp.Or(strings.Compare(x.namespace, y.namespace), strings.Compare(x.claim, y.claim))
+	})
+	return all, nil
+}
+
+// moveOne plans a move and, with --apply, carries it out. It reports whether the state of
+// the volume is news.
+func (f *moveFlags) moveOne(ctx context.Context, retyper *retype.Retyper, one *oneMove) (news bool) {
+	before := one.state
+	plan, err := retyper.Plan(ctx, retype.Request{Namespace: one.namespace, Claim: one.claim, Type: f.request.Type, Migrate: true})
+	if err == nil && plan.PersistentVolume != one.pv {
+		err = fmt.Errorf("the claim has another PersistentVolume by now, %s", plan.PersistentVolume)
+	}
+	if err == nil {
+		one.state, one.why = moveReady, strings.Join(plan.Warnings, "; ")
+		if f.apply {
+			if _, err = retyper.Apply(ctx, plan); err == nil {
+				one.state = moved
+			}
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		one.state, one.why = moveRefused, err.Error()
+		if isBusy(err) {
+			one.state = moveBusy
+		}
+	}
+	return one.state != before
+}
+
+// isBusy reports whether a volume cannot be moved now, but later.
+func isBusy(err error) bool {
+	var refused interface{ FailureKind() string }
+	return errors.As(err, &refused) && refused.FailureKind() == string(cinder.KindConflict) || cinder.IsKind(err, cinder.KindConflict)
+}
+
+// writeMoves prints what became of each volume, those first that need a person.
+func writeMoves(w io.Writer, all []*oneMove) error {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(x, y *oneMove) int { return cmp.Compare(x.state, y.state) })
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "CLAIM\tBACKEND\tPERSISTENTVOLUME\tVOLUME\tGIB\tSTATE\tWHY")
+	for _, one := range all {
+		cells := []string{one.namespace + "/" + one.claim, one.backend, one.pv, one.volume.ID, fmt.Sprint(one.volume.SizeGiB), one.state.String(), one.why}
+		for i, cell := range cells {
+			cells[i] = statusreport.OneLine(cell)
+		}
+		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+	}
+	return table.Flush()
+}
+
+// conclude sums up, and returns an error unless every volume is moved or can be.
+func (f *moveFlags) conclude(ctx context.Context, stdout io.Writer, all []*oneMove) error {
+	count, size := map[moveState]int{}, map[moveState]int64{}
+	for _, one := range all {
+		count[one.state]++
+		size[one.state] += one.volume.SizeGiB
+	}
+	if f.apply {
+		fmt.Fprintf(stdout, "%d volumes (%d GiB) of type %q were moved to %q\n", count[moved], size[moved], f.from, f.request.Type)
+	} else {
+		fmt.Fprintf(stdout, "nothing was changed; with --apply, the command would move %d volumes (%d GiB) of type %q to %q\n", count[moveReady], size[moveReady], f.from, f.request.Type)
+	}
+	var err error
+	switch left := count[moveRefused] + count[moveBusy]; {
+	case ctx.Err() != nil:
+		err = errors.New("interrupted; Cinder goes on with the copies that it has begun; run the command again to continue")
+	case left > 0:
+		err = fmt.Errorf("%d of %d volumes cannot be moved, and %d more are busy; run the command again when they are free", count[moveRefused], len(all), count[moveBusy])
+	}
+	if err != nil {
+		return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+	}
+	return nil
+}
