@@ -482,8 +482,10 @@ type TestSnapshot struct {
 	Tenant string `json:"tenant"`
 	// Size is the volume's. It matters only for snapshotGigabytes.
 	Size Size `json:"size"`
-	// Parameters are the VolumeSnapshotClass's.
+	// Parameters are the VolumeSnapshotClass's, or the VolumeGroupSnapshotClass's.
 	Parameters map[string]string `json:"parameters"`
+	// Group means that the snapshot is one of a VolumeGroupSnapshot.
+	Group bool `json:"group"`
 	// Import is the Cinder snapshot that the VolumeSnapshot requests; nil means a new
 	// one. StorageClass is then the one that the VolumeSnapshotContent names.
 	Import *TestImport `json:"import"`
@@ -502,6 +504,7 @@ func (s TestSnapshot) Request(p *Policy) SnapshotRequest {
 		Backend:         s.Backend,
 		Tenant:          s.Tenant,
 		Parameters:      s.Parameters,
+		Group:           s.Group,
 	}
 	if i := s.Import; i != nil {
 		r.Import = &Existing{Wanted: i.Name, Name: i.Name, Type: i.Type, Metadata: i.Metadata}
