@@ -18,7 +18,7 @@ import (
 // claim; nobody takes it for the claim's volume.
 func TestMoveAVolume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "move", cindersim.Options{MigrationDelay: 4 * time.Second})
+	w := newWorld(t, "move", cindersim.Options{MigrationDelay: 15 * time.Second})
 	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
 	w.policy = w.change("clusterID: cluster-move\n", "clusterID: cluster-move\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
 	first := w.start()
