@@ -16,13 +16,13 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
-
-	storagelisters "k8s.io/client-go/listers/storage/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -65,28 +65,19 @@ type Options struct {
 	// PersistentVolumes is the cache of PersistentVolumes, with the indexes of package
 	// record.
 	PersistentVolumes cache.Indexer
-	CSINodes          storagelisters.CSINodeLister
-	// CSINodesKnown reports whether the cache shows all CSINodes.
-	CSINodesKnown func() bool
-	// Attachments is the cache of VolumeAttachments; AttachmentsKnown reports whether it
-	// shows all.
-	Attachments      cache.Store
-	AttachmentsKnown func() bool
-	// Nodes is the cache of Nodes; NodesKnown reports whether it shows all.
-	Nodes      cache.Store
-	NodesKnown func() bool
-	// Reports is the cache of the Leases in which node plugins report what they have
-	// staged (package staged); ReportsKnown reports whether it shows all.
-	Reports      cache.Store
-	ReportsKnown func() bool
+	CSINodes          Cache[storagev1.CSINode]
+	Attachments       Cache[storagev1.VolumeAttachment]
+	Nodes             Cache[corev1.Node]
+	// Reports are the Leases in which node plugins report what they have staged (package
+	// staged).
+	Reports Cache[coordinationv1.Lease]
 	// Rules returns what the policy in force says about a backend.
 	Rules func(backend string) Rules
 	// Reach is told which volume types nodes can use.
 	Reach      *Reach
 	Expansions Expansions
 	// Types returns what changes volume types under the policy in force.
-	Types     func() Types
-	Snapshots Snapshots
+	Types func() Types
 	// Gate is the term's; nil for one that only the Engine has.
 	Gate *Gate
 
@@ -131,8 +122,6 @@ type known struct {
 	places map[string]cinder.Place
 }
 
-var _ controller.Engine = (*Engine)(nil)
-
 // New makes the engine of one term.
 func New(options Options) *Engine {
 	if options.Gate == nil {
@@ -148,37 +137,37 @@ func New(options Options) *Engine {
 // name for arrays.
 const ReasonDuplicateInitiator = "DuplicateInitiator"
 
-// Publish implements controller.Engine.
+// Publish implements controller.Attacher.
 func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wire.Connection, error) {
 	of, err := e.volumeOf(to.Volume)
 	if err != nil {
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, Failure(err)
 	}
 	node, shared, err := e.admits(to.Node)
 	if err != nil {
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, Failure(err)
 	}
 	to.Node = node
 	asked, err := e.isAskedFor(ctx, of.pv.Name, to)
 	if err != nil {
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, Failure(err)
 	}
 	if by, known := e.routes.of(to.Volume); known {
 		if err := e.fits(to.Node, shared, by); err != nil {
-			return wire.Connection{}, failure(err)
+			return wire.Connection{}, Failure(err)
 		}
 	}
 	volumes, err := e.Volumes(to.Volume.Backend)
 	if err != nil {
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, Failure(err)
 	}
 	at := place{to.Volume.Backend, to.Node.Name}
 	placed, err := e.room.takePlace(ctx, volumes, to.Volume, to.Node.Name)
 	if err != nil {
-		return wire.Connection{}, failure(err)
+		return wire.Connection{}, Failure(err)
 	}
 	if !e.Gate.Close(to.Volume) {
-		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it, or its group is being snapshotted", to.Volume)})
+		return wire.Connection{}, Failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it, or its group is being snapshotted", to.Volume)})
 	}
 	defer e.Gate.Open(to.Volume)
 	target := of.target
@@ -261,7 +250,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		// The volume was not staged with it, and never can be. The next call makes another.
 		from := backends.UnpublishRequest{Node: at.node, Key: to.Node.Key(), Others: e.detaching.keysThatStay(of.pv.Name, to.Volume, at.node)}
 		if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
-			return wire.Connection{}, failure(err)
+			return wire.Connection{}, Failure(err)
 		}
 	}
 	if err != nil {
@@ -270,7 +259,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 		if placed && !begun {
 			e.places.leave(at, to.Volume.String())
 		}
-		return wire.Connection{}, shared.explain(failure(err))
+		return wire.Connection{}, shared.explain(Failure(err))
 	}
 	for _, node := range released {
 		e.unsettled.paid(node, to.Volume)
@@ -357,28 +346,23 @@ func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
 // object and is not being deleted.
 func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 	return func(context.Context, cinder.Volume) error {
-		object, exists, err := e.PersistentVolumes.GetByKey(pv.Name)
-		if err != nil {
-			return err
-		}
-		now, ok := object.(*corev1.PersistentVolume)
-		if !exists || !ok || now.UID != pv.UID || now.DeletionTimestamp != nil {
+		if now := cachedPV(e.PersistentVolumes, pv.Name); now == nil || now.UID != pv.UID || now.DeletionTimestamp != nil {
 			return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("PersistentVolume %s was deleted in the meantime", pv.Name)}
 		}
 		return nil
 	}
 }
 
-// Unpublish implements controller.Engine. It needs neither the Node object nor the
+// Unpublish implements controller.Attacher. It needs neither the Node object nor the
 // PersistentVolume, because it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
 	volumes, err := e.Volumes(volume.Backend)
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	of, err := e.attached(ctx, volumes, volume)
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	var nodes []string
 	if nodeID != "" {
@@ -387,7 +371,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 		nodes, err = e.having(ctx, volumes, volume)
 	}
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	var first error
 	for _, node := range nodes {
@@ -397,7 +381,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 			first = err
 		}
 	}
-	return failure(first)
+	return Failure(first)
 }
 
 // having returns the names of the nodes for which a volume records attachments, or an
@@ -450,20 +434,20 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 	return e.detaching.end(ctx, volumes, volume, of, from)
 }
 
-// Volume implements controller.Engine.
+// Volume implements controller.Attacher.
 func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Volume, error) {
 	of, err := e.volumeOf(volume)
 	if err != nil {
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	}
 	volumes, err := e.Volumes(volume.Backend)
 	if err != nil {
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	}
 	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), volume.ID)
 	switch {
 	case err != nil:
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	case !found:
 		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", volume.Backend, volume.ID)}
 	case !of.target.Stamp.Owns(v):
@@ -472,9 +456,9 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
 }
 
-// failure turns an error into one that the controller knows. Errors of no known kind
+// Failure turns an error into one that the controller knows. Errors of no known kind
 // stay as they are, and are never final.
-func failure(err error) error {
+func Failure(err error) error {
 	var known *controller.Failure
 	var failed *cinder.Error
 	var refusal *mappers.Refusal
