@@ -33,12 +33,15 @@ type Local struct {
 	stuck map[string]int
 }
 
-// NewLocal returns the Root of the node whose root directory is mounted at the given
+// NewLocal returns the node whose root directory is mounted at the given
 // path. Tools run with that as their root directory, and are searched for in the given
 // directories before the usual ones.
 func NewLocal(at string, tools ...string) *Local {
 	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), tools: slices.Concat(tools, toolDirectories), stuck: map[string]int{}}
 }
+
+// Root returns the node as the Root of a Host.
+func (l *Local) Root() Root { return Root{l, l, l, l} }
 
 // Path converts a path on the node to this process's path for it. It contains no links,
 // because an absolute one would lead to this process's root directory.

@@ -134,7 +134,7 @@ func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(garbageShare)
 	root := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
 	metrics := NewMetrics(o.Registry)
-	options := node.Options{Root: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
+	options := node.Options{Root: root.Root(), Files: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
 		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}}
 	var config *rest.Config
 	var reporter *staged.Reporter
@@ -217,7 +217,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // reporter makes the Reporter of this node.
-func (o *Options) reporter(config *rest.Config, root host.Root) (*staged.Reporter, error) {
+func (o *Options) reporter(config *rest.Config, root *host.Local) (*staged.Reporter, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = reportTimeout
 	client, err := coordinationclient.NewForConfig(config)
@@ -225,7 +225,7 @@ func (o *Options) reporter(config *rest.Config, root host.Root) (*staged.Reporte
 		return nil, err
 	}
 	machine := staged.Machine{}
-	h := host.New(root, o.Logger)
+	h := host.New(root.Root(), o.Logger)
 	if machine.Boot, err = h.BootID(); err != nil {
 		return nil, err
 	}
