@@ -130,10 +130,7 @@ func (h *NVMe) ReadNames() (NVMeHost, error) {
 // Controllers lists the controllers of a subsystem, including other programs'
 // connections.
 func (h *NVMe) Controllers(subsystem string) ([]Controller, error) {
-	names, err := h.root.ReadDir("/sys/class/nvme")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := h.list("/sys/class/nvme")
 	if err != nil {
 		return nil, err
 	}
@@ -231,10 +228,7 @@ func (h *NVMe) NamespaceOf(disk string) (Namespace, bool) {
 
 // NamespacesOf returns the names of the disks of a subsystem.
 func (h *NVMe) NamespacesOf(subsystem string) ([]string, error) {
-	names, err := h.root.ReadDir("/sys/block")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := h.list("/sys/block")
 	return slices.DeleteFunc(names, func(name string) bool {
 		at, ok := h.NamespaceOf(name)
 		return !ok || at.Subsystem != subsystem

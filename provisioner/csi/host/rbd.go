@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -211,10 +210,7 @@ const noSnapshot = "-"
 
 // mapped lists the images that this plugin has mapped.
 func (r *RBD) mapped() ([]MappedImage, error) {
-	numbers, err := r.host.root.ReadDir(rbdBus + "/devices")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	numbers, err := r.host.list(rbdBus + "/devices")
 	var found []MappedImage
 	for _, number := range numbers {
 		if m, ours := r.mapping(number); ours {

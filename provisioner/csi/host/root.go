@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -136,6 +137,12 @@ func (e *ToolError) Error() string {
 	return fmt.Sprintf("%s failed with code %d: %s", e.Command, e.Code, output)
 }
 
+// hasCode reports whether a program failed with an exit code.
+func hasCode(err error, code int) bool {
+	var tool *ToolError
+	return errors.As(err, &tool) && tool.Code == code
+}
+
 func (h *Host) run(ctx context.Context, tool string, arguments ...string) (string, error) {
 	return h.call(ctx, Command{Tool: tool, Arguments: arguments})
 }
@@ -191,6 +198,15 @@ func (h *Host) Booted() (time.Time, error) {
 		}
 	}
 	return time.Time{}, errors.New("/proc/stat does not say when the node started")
+}
+
+// list lists the names in a directory; none if it does not exist.
+func (h *Host) list(path string) ([]string, error) {
+	names, err := h.root.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // attribute reads a file of sysfs. If there is none, it returns an empty string.

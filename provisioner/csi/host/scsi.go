@@ -84,11 +84,8 @@ func (h *SCSI) diskAt(a Address) (name string, known bool, err error) {
 	} else if err != nil {
 		return "", false, err
 	}
-	names, err := h.root.ReadDir(a.directory() + "/block")
+	names, err := h.list(a.directory() + "/block")
 	if err != nil || len(names) == 0 {
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			return "", true, nil
-		}
 		return "", true, err
 	}
 	return names[0], true, nil
@@ -113,10 +110,7 @@ func (h *SCSI) AddressOf(disk string) (Address, error) {
 // DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
 func (h *SCSI) DisksOf(host int) ([]Address, error) {
-	names, err := h.root.ReadDir("/sys/class/scsi_device")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := h.list("/sys/class/scsi_device")
 	if err != nil {
 		return nil, err
 	}
