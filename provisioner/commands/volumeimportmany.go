@@ -280,11 +280,7 @@ func writeImports(w io.Writer, all []oneImport) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "CLAIM\tSTORAGECLASS\tPERSISTENTVOLUME\tVOLUME\tSTATE\tWHY")
 	for _, one := range all {
-		cells := []string{one.Namespace + "/" + one.Claim, one.StorageClass, one.pv, one.Volume, one.state, one.why}
-		for i, cell := range cells {
-			cells[i] = statusreport.OneLine(cell)
-		}
-		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		row(table, one.Namespace+"/"+one.Claim, one.StorageClass, one.pv, one.Volume, one.state, one.why)
 	}
 	return table.Flush()
 }

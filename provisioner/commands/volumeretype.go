@@ -72,9 +72,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	plan, err := retyper.Plan(ctx, f.request)
 	if err == nil {
-		for _, warning := range plan.Warnings {
-			fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
-		}
+		warn(stderr, plan.Warnings)
 		if f.apply {
 			if f.request.Migrate && !plan.Done {
 				fmt.Fprintf(stderr, "Cinder copies volume %s (%d GiB), which may take hours; if this command is interrupted, Cinder goes on\n", plan.Volume.ID, plan.Volume.SizeGiB)

@@ -62,7 +62,7 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 // holders returns the devices that are built on a device and on its partitions.
 func (h *Host) holders(device string) ([]string, error) {
 	directory := "/sys/block/" + device
-	below, err := h.list(directory)
+	below, err := list(h.root, directory)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (h *Host) holders(device string) ([]string, error) {
 		if name != "" && !strings.HasPrefix(name, device) {
 			continue
 		}
-		names, err := h.list(path.Join(directory, name, "holders"))
+		names, err := list(h.root, path.Join(directory, name, "holders"))
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func (h *Host) Paths(device string) ([]string, error) {
 	if !h.isMap(device) {
 		return []string{device}, nil
 	}
-	return h.list("/sys/block/" + device + "/slaves")
+	return list(h.root, "/sys/block/"+device+"/slaves")
 }
 
 // readByPath reads a part of a device. It never reads a map: a map may block a

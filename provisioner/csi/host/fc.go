@@ -81,7 +81,7 @@ func CheckFC(p FCPath) error {
 
 // FCPorts lists the node's ports, sorted by name.
 func (h *FibreChannel) FCPorts() ([]FCPort, error) {
-	names, err := h.list(fcHosts)
+	names, err := list(h.root, fcHosts)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ type remotePort struct {
 // remotePorts lists the ports of storage in the fabric. The kernel keeps vanished ports
 // and their numbers.
 func (h *FibreChannel) remotePorts() ([]remotePort, error) {
-	names, err := h.list(fcRemotePorts)
+	names, err := list(h.root, fcRemotePorts)
 	if err != nil {
 		return nil, err
 	}

@@ -146,7 +146,7 @@ func (h *ISCSI) InitiatorName() (string, error) {
 
 // sessions lists all of the node's sessions, including those of other programs.
 func (h *ISCSI) sessions() ([]Session, error) {
-	names, err := h.list("/sys/class/iscsi_session")
+	names, err := list(h.root, "/sys/class/iscsi_session")
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (h *ISCSI) sessions() ([]Session, error) {
 
 // sessionHosts finds the SCSI host of each session.
 func (h *ISCSI) sessionHosts() (map[string]int, error) {
-	names, err := h.list("/sys/class/iscsi_host")
+	names, err := list(h.root, "/sys/class/iscsi_host")
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (h *ISCSI) sessionHosts() (map[string]int, error) {
 		if err != nil {
 			continue
 		}
-		below, err := h.list("/sys/class/iscsi_host/" + name + "/device")
+		below, err := list(h.root, "/sys/class/iscsi_host/"+name+"/device")
 		if err != nil {
 			return nil, err
 		}
@@ -418,7 +418,7 @@ func (h *ISCSI) endIdle(ctx context.Context, s Session) (ended bool, err error) 
 		return false, err
 	}
 	gone, err := until(ctx, patience, func() (bool, error) {
-		names, err := h.list("/sys/class/iscsi_session")
+		names, err := list(h.root, "/sys/class/iscsi_session")
 		return err == nil && !slices.Contains(names, "session"+strconv.Itoa(s.ID)), err
 	})
 	if err == nil && !gone {

@@ -311,7 +311,7 @@ const maxSlots = 32
 // OpenedAs returns the kernel's name of what Open opened under a name; empty if there
 // is none.
 func (c *Crypt) OpenedAs(name string) (string, error) {
-	devices, err := c.host.list("/sys/block")
+	devices, err := list(c.host.root, "/sys/block")
 	if err != nil {
 		return "", err
 	}

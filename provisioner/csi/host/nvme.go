@@ -130,7 +130,7 @@ func (h *NVMe) ReadNames() (NVMeHost, error) {
 // Controllers lists the controllers of a subsystem, including other programs'
 // connections.
 func (h *NVMe) Controllers(subsystem string) ([]Controller, error) {
-	names, err := h.list("/sys/class/nvme")
+	names, err := list(h.root, "/sys/class/nvme")
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +228,7 @@ func (h *NVMe) NamespaceOf(disk string) (Namespace, bool) {
 
 // NamespacesOf returns the names of the disks of a subsystem.
 func (h *NVMe) NamespacesOf(subsystem string) ([]string, error) {
-	names, err := h.list("/sys/block")
+	names, err := list(h.root, "/sys/block")
 	return slices.DeleteFunc(names, func(name string) bool {
 		at, ok := h.NamespaceOf(name)
 		return !ok || at.Subsystem != subsystem

@@ -210,7 +210,7 @@ const noSnapshot = "-"
 
 // mapped lists the images that this plugin has mapped.
 func (r *RBD) mapped() ([]MappedImage, error) {
-	numbers, err := r.host.list(rbdBus + "/devices")
+	numbers, err := list(r.host.root, rbdBus+"/devices")
 	var found []MappedImage
 	for _, number := range numbers {
 		if m, ours := r.mapping(number); ours {

@@ -201,8 +201,8 @@ func (h *Host) Booted() (time.Time, error) {
 }
 
 // list lists the names in a directory; none if it does not exist.
-func (h *Host) list(path string) ([]string, error) {
-	names, err := h.root.ReadDir(path)
+func list(files Files, path string) ([]string, error) {
+	names, err := files.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -84,7 +84,7 @@ func (h *SCSI) diskAt(a Address) (name string, known bool, err error) {
 	} else if err != nil {
 		return "", false, err
 	}
-	names, err := h.list(a.directory() + "/block")
+	names, err := list(h.root, a.directory()+"/block")
 	if err != nil || len(names) == 0 {
 		return "", true, err
 	}
@@ -110,7 +110,7 @@ func (h *SCSI) AddressOf(disk string) (Address, error) {
 // DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
 func (h *SCSI) DisksOf(host int) ([]Address, error) {
-	names, err := h.list("/sys/class/scsi_device")
+	names, err := list(h.root, "/sys/class/scsi_device")
 	if err != nil {
 		return nil, err
 	}
