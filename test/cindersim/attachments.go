@@ -263,44 +263,21 @@ func (c *cloud) showAttachment(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listAttachments(q *call, detail bool) (*reply, error) {
-	limit, offset, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
 	allTenants, err := q.flag("all_tenants")
 	if err != nil {
 		return nil, err
 	}
-	var found []*attachment
+	var found []listed
 	for _, a := range c.attachments {
-		visible := a.project == q.project || q.admin && allTenants
-		for filter, actual := range map[string]string{
-			"volume_id": a.volumeID, "attach_status": a.status, "instance_id": a.instance,
-		} {
-			if wanted, given := q.param(filter); given && wanted != actual {
-				visible = false
+		if q.shows(a.project, allTenants, map[string]string{"volume_id": a.volumeID, "attach_status": a.status, "instance_id": a.instance}) {
+			view := a.summary
+			if detail {
+				view = a.detail
 			}
-		}
-		if visible {
-			found = append(found, a)
+			found = append(found, listed{a.id, a.created, view})
 		}
 	}
-	slices.SortFunc(found, func(a, b *attachment) int {
-		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
-			return order
-		}
-		return strings.Compare(b.id, a.id)
-	})
-	found = found[min(offset, len(found)):]
-	views := []map[string]any{}
-	for _, a := range found[:min(limit, len(found))] {
-		if detail {
-			views = append(views, a.detail())
-		} else {
-			views = append(views, a.summary())
-		}
-	}
-	return success(http.StatusOK, map[string]any{"attachments": views}), nil
+	return c.paged(q, collection{name: "attachments"}, detail, found)
 }
 
 // deleteAttachment disconnects and removes an attachment, and answers with the
