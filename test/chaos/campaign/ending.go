@@ -170,19 +170,14 @@ func (w *world) settle(ctx context.Context, lead places) error {
 
 func (w *world) listClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	var all []corev1.PersistentVolumeClaim
-	for _, tenant := range plan.AllTenants() {
-		err := insist(ctx, func(ctx context.Context) error {
-			list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				all = append(all, list.Items...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
+	err := w.inEach(ctx, plan.AllTenants(), func(ctx context.Context, namespace string) error {
+		list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			all = append(all, list.Items...)
 		}
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 // state reads everything from the servers themselves.

@@ -179,20 +179,10 @@ func (w *world) awaitBound(trouble context.Context, namespace, name string) bool
 func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*attachment, error) {
 	a := &attachment{name: name, node: node}
 	for {
-		var made *storagev1.VolumeAttachment
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			made, err = w.suite.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-				ObjectMeta: metav1.ObjectMeta{Name: a.name},
-				Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
-			}, metav1.CreateOptions{})
-			return err
+		made, err := create(ctx, w.suite.Client.StorageV1().VolumeAttachments(), &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: a.name},
+			Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
 		})
-		if apierrors.IsAlreadyExists(err) {
-			err = insist(ctx, func(ctx context.Context) (err error) {
-				made, err = w.suite.Client.StorageV1().VolumeAttachments().Get(ctx, a.name, metav1.GetOptions{})
-				return err
-			})
-		}
 		switch {
 		case err == nil && made.DeletionTimestamp == nil && !w.attachments.DeletionRequested(made.UID):
 			a.uid = made.UID
@@ -208,13 +198,7 @@ func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*at
 // detach requests the end of an attachment.
 func (w *world) detach(ctx context.Context, a *attachment) error {
 	w.attachments.RecordDeletionRequest(a.uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.suite.Client.StorageV1().VolumeAttachments().Delete(ctx, a.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.uid}})
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.suite.Client.StorageV1().VolumeAttachments(), a.name, a.uid)
 }
 
 // awaitDetached returns false if the faults end first.

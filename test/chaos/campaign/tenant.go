@@ -104,21 +104,9 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 	return nil
 }
 
-// createClaim creates a claim, or returns the existing one of its name: this one, if the
-// answer was lost, or an earlier one that is being deleted.
-func (w *world) createClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (made *corev1.PersistentVolumeClaim, err error) {
-	claims := w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace)
-	err = insist(ctx, func(ctx context.Context) (err error) {
-		made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
-		return err
-	})
-	if apierrors.IsAlreadyExists(err) {
-		err = insist(ctx, func(ctx context.Context) (err error) {
-			made, err = claims.Get(ctx, claim.Name, metav1.GetOptions{})
-			return err
-		})
-	}
-	return made, err
+// createClaim creates a claim, or returns the existing one of its name.
+func (w *world) createClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+	return create(ctx, w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), claim)
 }
 
 // retain makes a claim's PersistentVolume keep its volume, if it has one.
@@ -138,14 +126,7 @@ func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 // deleteClaim requests a claim's deletion.
 func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
 	w.claims.RecordDeletionRequest(uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	})
-	// Conflict: there is already another claim of the name.
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.suite.Client.CoreV1().PersistentVolumeClaims(namespace), name, uid)
 }
 
 // failInUse moves the volume of a deleted claim from in-use to error.
