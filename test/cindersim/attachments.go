@@ -73,15 +73,9 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	if err := fields.Only("attachment", body, known...); err != nil {
 		return nil, err
 	}
-	volumeID, err := fields.UUID(body, "volume_uuid")
-	if err != nil {
-		return nil, err
-	}
-	instance, err := fields.UUID(body, "instance_uuid")
-	if err != nil {
-		return nil, err
-	}
-	mode, err := fields.Mode(body, "mode")
+	volumeID := fields.Read(&err, fields.UUID, body, "volume_uuid")
+	instance := fields.Read(&err, fields.UUID, body, "instance_uuid")
+	mode := fields.Read(&err, fields.Mode, body, "mode")
 	if err != nil {
 		return nil, err
 	}

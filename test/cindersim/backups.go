@@ -85,28 +85,13 @@ func (c *cloud) createBackup(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	b := &backup{project: q.project, user: q.user, status: statusCreating, created: now, data: now, metadata: map[string]string{}}
-	if b.volumeID, err = fields.UUID(body, "volume_id"); err != nil {
-		return nil, err
-	}
-	if b.snapshotID, err = fields.OptionalUUID(body, "snapshot_id"); err != nil {
-		return nil, err
-	}
-	if b.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if b.description, err = fields.Name(body, "description"); err != nil {
-		return nil, err
-	}
-	metadata, err := fields.Metadata(body, "metadata", true)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(b.metadata, metadata)
-	incremental, err := fields.Boolean(body, "incremental")
-	if err != nil {
-		return nil, err
-	}
-	force, err := fields.Boolean(body, "force")
+	b.volumeID = fields.Read(&err, fields.UUID, body, "volume_id")
+	b.snapshotID = fields.Read(&err, fields.OptionalUUID, body, "snapshot_id")
+	b.name = fields.Read(&err, fields.Name, body, "name")
+	b.description = fields.Read(&err, fields.Name, body, "description")
+	maps.Copy(b.metadata, fields.Read(&err, fields.NullableMetadata, body, "metadata"))
+	incremental := fields.Read(&err, fields.Boolean, body, "incremental")
+	force := fields.Read(&err, fields.Boolean, body, "force")
 	if err != nil {
 		return nil, err
 	}
@@ -236,11 +221,8 @@ func (c *cloud) updateBackup(q *call, id string, now time.Time) (*reply, error) 
 	if err := fields.Only("backup", body, known...); err != nil {
 		return nil, err
 	}
-	metadata, err := fields.Metadata(body, "metadata", false)
-	if err != nil {
-		return nil, err
-	}
-	name, err := fields.Name(body, "name")
+	metadata := fields.Read(&err, fields.Metadata, body, "metadata")
+	name := fields.Read(&err, fields.Name, body, "name")
 	if err != nil {
 		return nil, err
 	}

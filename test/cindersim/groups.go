@@ -185,10 +185,9 @@ func (c *cloud) createGroup(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	g := &group{id: c.ids.UUID(), project: q.project, user: q.user, status: statusCreating, created: now, zone: c.options.Zones[0]}
-	if g.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if g.description, err = fields.Name(body, "description"); err != nil {
+	g.name = fields.Read(&err, fields.Name, body, "name")
+	g.description = fields.Read(&err, fields.Name, body, "description")
+	if err != nil {
 		return nil, err
 	}
 	if zone, given := body["availability_zone"].(string); given {
@@ -238,9 +237,10 @@ func (c *cloud) updateGroup(q *call, id string, now time.Time) (*reply, error) {
 	}
 	texts := map[string]*string{}
 	for _, field := range []string{"name", "description", "add_volumes", "remove_volumes"} {
-		if texts[field], err = fields.Name(body, field); err != nil {
-			return nil, err
-		}
+		texts[field] = fields.Read(&err, fields.Name, body, field)
+	}
+	if err != nil {
+		return nil, err
 	}
 	g, err := c.findGroup(q, id)
 	if err != nil {
@@ -418,10 +418,9 @@ func (c *cloud) createGroupSnapshot(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	taken := &groupSnapshot{id: c.ids.UUID(), project: q.project, status: statusCreating, created: now}
-	if taken.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if taken.description, err = fields.Name(body, "description"); err != nil {
+	taken.name = fields.Read(&err, fields.Name, body, "name")
+	taken.description = fields.Read(&err, fields.Name, body, "description")
+	if err != nil {
 		return nil, err
 	}
 	if taken.group, err = c.findGroup(q, id); err != nil {

@@ -31,7 +31,7 @@ func (q *call) entries(key string) (map[string]string, error) {
 	if _, given := q.body[key]; !given {
 		return nil, refuse(http.StatusBadRequest, "'%s' is a required property", key)
 	}
-	return fields.Metadata(q.body, key, false)
+	return fields.Metadata(q.body, key)
 }
 
 // writeMetadata merges the given entries (POST) or replaces all by them (PUT).

@@ -66,19 +66,10 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	if s.volumeID == "" {
 		return nil, volumeNotFound("None")
 	}
-	if s.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if s.description, err = fields.Name(body, "description"); err != nil {
-		return nil, err
-	}
-	if s.metadata, err = fields.Metadata(body, "metadata", true); err != nil {
-		return nil, err
-	}
-	if s.metadata == nil {
-		s.metadata = map[string]string{}
-	}
-	force, err := fields.Boolean(body, "force")
+	s.name = fields.Read(&err, fields.Name, body, "name")
+	s.description = fields.Read(&err, fields.Name, body, "description")
+	s.metadata = fields.Read(&err, fields.NullableMetadata, body, "metadata")
+	force := fields.Read(&err, fields.Boolean, body, "force")
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +82,9 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	}
 	if err := c.admitSnapshot(q.project, v.kind, v.size); err != nil {
 		return nil, err
+	}
+	if s.metadata == nil {
+		s.metadata = map[string]string{}
 	}
 	s.id, s.kind, s.size = c.ids.UUID(), v.kind, v.size
 	c.snapshots[s.id] = s
