@@ -171,9 +171,7 @@ func (w *world) collectMembers(ctx context.Context, groups map[types.UID]bool) e
 		err := free(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshots(s.Namespace), s.Name, s.ResourceVersion)
 		if err == nil {
 			// Nobody else would.
-			err = insist(ctx, func(ctx context.Context) error {
-				return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, strings.Replace(s.Name, "snapshot-", "snapcontent-", 1), metav1.DeleteOptions{})
-			})
+			err = destroy(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshotContents(), strings.Replace(s.Name, "snapshot-", "snapcontent-", 1))
 		}
 		if err := unlessGone(err); err != nil {
 			return err

@@ -65,13 +65,7 @@ type attachment struct {
 // runPod does what kubelet, the scheduler and the attach-detach controller would for one
 // pod. Pods overlap. What the pod still has when the faults end is left to the ending.
 func (w *world) runPod(ctx, trouble context.Context, step plan.PodStep) {
-	if !w.until(trouble, step.At) {
-		return
-	}
-	w.timeline.Note("%s", step)
-	if err := w.pod(ctx, trouble, step); err != nil && ctx.Err() == nil {
-		w.timeline.Say("%s: %s", step, err)
-	}
+	w.carryOut(ctx, trouble, step.At, step.String(), func() error { return w.pod(ctx, trouble, step) })
 }
 
 func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
@@ -147,10 +141,7 @@ func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.Po
 
 // csiVolume reads a PersistentVolume that must be of mode csi.
 func (w *world) csiVolume(ctx context.Context, name string) (pv *corev1.PersistentVolume, err error) {
-	err = insist(ctx, func(ctx context.Context) (err error) {
-		pv, err = w.suite.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-		return err
-	})
+	pv, err = read(ctx, w.suite.Client.CoreV1().PersistentVolumes(), name)
 	if err == nil && pv.Spec.CSI == nil {
 		err = fmt.Errorf("PersistentVolume %s is not of mode csi", name)
 	}
@@ -306,16 +297,12 @@ func (w *world) sweepPods(ctx context.Context) error {
 	}
 	client := w.suite.Client.StorageV1()
 	for _, a := range all {
-		_, err := client.VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if err == nil {
-			err = client.VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, client.VolumeAttachments(), a.Name); err != nil {
 			return err
 		}
 	}
 	for n := range plan.PodNodes {
-		if err := client.CSINodes().Delete(ctx, w.names.podNode(n), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := destroy(ctx, client.CSINodes(), w.names.podNode(n)); err != nil {
 			return err
 		}
 	}

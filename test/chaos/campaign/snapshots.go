@@ -35,22 +35,19 @@ func (w *world) makeSnapshotClasses(ctx context.Context) error {
 func (w *world) takeSnapshots(ctx, trouble context.Context, tenant string) {
 	namespace, made := w.names.namespace(tenant), map[string]types.UID{}
 	for _, step := range w.plan.Snapshots[tenant] {
-		if !w.until(trouble, step.At) {
-			return
-		}
-		w.timeline.Note("%s: %s", namespace, step)
 		take, remove := w.takeSnapshot, w.deleteSnapshot
 		if step.As == plan.Group {
 			take, remove = w.takeGroup, w.deleteGroup
 		}
-		var err error
-		if step.Kind == plan.Create {
-			made[step.Snapshot], err = take(ctx, namespace, step)
-		} else if uid := made[step.Snapshot]; uid != "" {
-			err = remove(ctx, namespace, step.Snapshot, uid)
-		}
-		if err != nil && ctx.Err() == nil {
-			w.timeline.Say("%s: %s: %s", namespace, step, err)
+		if !w.carryOut(ctx, trouble, step.At, namespace+": "+step.String(), func() (err error) {
+			if step.Kind == plan.Create {
+				made[step.Snapshot], err = take(ctx, namespace, step)
+			} else if uid := made[step.Snapshot]; uid != "" {
+				err = remove(ctx, namespace, step.Snapshot, uid)
+			}
+			return err
+		}) {
+			return
 		}
 	}
 }

@@ -37,12 +37,8 @@ func newTenant(w *world, name string) *tenant {
 // of the faults, even after the faults end: their outcome must be known.
 func (t *tenant) run(ctx, trouble context.Context, steps []plan.ClaimStep) {
 	for _, step := range steps {
-		if !t.world.until(trouble, step.At) {
+		if !t.world.carryOut(ctx, trouble, step.At, t.namespace+": "+step.String(), func() error { return t.do(ctx, step) }) {
 			return
-		}
-		t.world.timeline.Note("%s: %s", t.namespace, step)
-		if err := t.do(ctx, step); err != nil && ctx.Err() == nil {
-			t.world.timeline.Say("%s: %s: %s", t.namespace, step, err)
 		}
 	}
 }
@@ -147,12 +143,8 @@ func (w *world) failInUse(uid types.UID) {
 func (w *world) growClaims(ctx, trouble context.Context, tenant string) {
 	namespace := w.names.namespace(tenant)
 	for _, step := range w.plan.Grows[tenant] {
-		if !w.until(trouble, step.At) {
+		if !w.carryOut(ctx, trouble, step.At, namespace+": "+step.String(), func() error { return w.grow(ctx, namespace, step) }) {
 			return
-		}
-		w.timeline.Note("%s: %s", namespace, step)
-		if err := w.grow(ctx, namespace, step); err != nil && ctx.Err() == nil {
-			w.timeline.Say("%s: %s: %s", namespace, step, err)
 		}
 	}
 }
