@@ -162,19 +162,16 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 			}
 			document, err := readDocument(args[0], command.InOrStdin())
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			mapped, refusal, err := Map(options, document, command.InOrStdin())
 			if err == nil {
 				err = mapped.print(command.OutOrStdout(), output)
 			}
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
-			if refusal != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: refusal}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, refusal)
 		},
 	}
 	flags := command.Flags()

@@ -33,12 +33,9 @@ func answer[T interface{ print(w io.Writer) error }](command *cobra.Command, out
 		err = found.print(command.OutOrStdout())
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
-	if failed != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: failed}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitFailed, failed)
 }
 
 func printJSON(w io.Writer, value any) error {

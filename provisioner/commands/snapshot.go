@@ -191,7 +191,7 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, false) // only the running program changes anything at Cinder
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	importer := opened.snapshotImporter()
 	var objects *imports.SnapshotObjects
@@ -207,12 +207,9 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 		err = fmt.Errorf("%w (%s)", err, refusal.Why)
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("snapshot %s is not imported: %s", f.wish.Snapshot, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("snapshot %s is not imported: %s", f.wish.Snapshot, statusreport.OneLine(err.Error())))
 	}
-	if err := f.report(stdout, objects); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitUsage, f.report(stdout, objects))
 }
 
 // report prints the objects and, as comments, what was or would be done.

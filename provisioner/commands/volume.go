@@ -173,5 +173,5 @@ func (r *volumeRun) lifecycle(backend string) (*backends.Lifecycle, error) {
 }
 
 func volumeUsage(format string, arguments ...any) error {
-	return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
+	return policycli.Exit(policycli.ExitUsage, fmt.Errorf(format, arguments...))
 }

@@ -196,7 +196,7 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	importer := opened.imports[0]
 	plan, err := importer.Plan(ctx, f.request)
@@ -207,12 +207,9 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("volume %s is not imported: %s", f.request.Volume, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("volume %s is not imported: %s", f.request.Volume, statusreport.OneLine(err.Error())))
 	}
-	if err := f.report(stdout, stderr, plan, pv); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitUsage, f.report(stdout, stderr, plan, pv))
 }
 
 // report prints the PersistentVolume and, as comments, what was or would be done. Text

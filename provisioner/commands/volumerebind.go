@@ -114,7 +114,7 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	// The leader alone changes the volume.
 	opened, err := f.open(ctx, false)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	rebinder := &rebind.Rebinder{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
@@ -131,7 +131,7 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: f.failure(err)}
+		return policycli.Exit(policycli.ExitFailed, f.failure(err))
 	}
 	fmt.Fprintln(stdout, f.outcome(plan))
 	return nil

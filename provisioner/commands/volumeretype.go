@@ -61,7 +61,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	retyper := &retype.Retyper{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
@@ -81,7 +81,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("cannot change the type of the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("cannot change the type of the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error())))
 	}
 	fmt.Fprintln(stdout, statusreport.OneLine(f.outcome(plan)))
 	return nil
