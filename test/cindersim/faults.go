@@ -75,23 +75,12 @@ const (
 
 // String returns the kind's name in the journal.
 func (k Kind) String() string {
-	switch k {
-	case RespondBefore:
-		return "respond-before"
-	case RespondAfter:
-		return "respond-after"
-	case HangBefore:
-		return "hang-before"
-	case HangAfter:
-		return "hang-after"
-	case DropBefore:
-		return "drop-before"
-	case DropAfter:
-		return "drop-after"
-	case Delay:
-		return "delay"
-	case FailBackend:
-		return "fail-backend"
+	names := []string{
+		RespondBefore: "respond-before", RespondAfter: "respond-after", HangBefore: "hang-before", HangAfter: "hang-after",
+		DropBefore: "drop-before", DropAfter: "drop-after", Delay: "delay", FailBackend: "fail-backend",
+	}
+	if k > 0 && int(k) < len(names) {
+		return names[k]
 	}
 	return fmt.Sprintf("kind %d", int(k))
 }
