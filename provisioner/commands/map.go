@@ -395,9 +395,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 		return mapFrom{}, fmt.Errorf("the policy has no backend %q; it has %s", name, strings.Join(names, ", "))
 	}
 	cluster := loaded.ClusterID
-	if cluster == "" {
-		cluster = placeholderUID
-	}
+	cluster = cmp.Or(cluster, placeholderUID)
 	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name), placeholderUser(backend.CephSecret())}, nil
 }
 

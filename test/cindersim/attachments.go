@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -152,9 +153,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 // and of an update: it connects the volume and sets both to attaching.
 func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector map[string]any, now time.Time) (map[string]any, error) {
 	mode, _ := connector["mode"].(string)
-	if mode == "" {
-		mode = "rw"
-	}
+	mode = cmp.Or(mode, "rw")
 	if a.mode != "null" {
 		// A create stores its mode only when this is done, so here it is none yet.
 		mode = a.mode
@@ -176,9 +175,7 @@ func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector m
 	a.status, a.connector, a.mode, a.attached = statusAttaching, connector, mode, now
 	a.host, _ = connector["host"].(string)
 	a.mountpoint, _ = connector["mountpoint"].(string)
-	if a.mountpoint == "" {
-		a.mountpoint = "na"
-	}
+	a.mountpoint = cmp.Or(a.mountpoint, "na")
 	v.status, v.attachStatus = statusAttaching, statusAttaching
 	v.changed(now)
 	return flat, nil

@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,9 +22,7 @@ const minorEmpty = 0
 // both (cinder/api/middleware/auth.py).
 func noauthIdentity(token string) (user, project string) {
 	user, project, _ = strings.Cut(token, ":")
-	if project == "" {
-		project = user
-	}
+	project = cmp.Or(project, user)
 	return user, project
 }
 
@@ -248,12 +247,8 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 // token with an empty success that offers one.
 func noauthToken(x *exchange) *reply {
 	user, project := x.request.Header.Get("X-Auth-User"), x.request.Header.Get("X-Auth-Project-Id")
-	if user == "" {
-		user = "admin"
-	}
-	if project == "" {
-		project = "admin"
-	}
+	user = cmp.Or(user, "admin")
+	project = cmp.Or(project, "admin")
 	return &reply{
 		status: http.StatusNoContent, bare: true, anonymous: true, contentType: "text/plain; charset=UTF-8",
 		header: http.Header{

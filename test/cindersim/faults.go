@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -183,9 +184,7 @@ type faultSet struct {
 }
 
 func (s *faultSet) inject(fault Fault) *Injection {
-	if fault.Code == 0 {
-		fault.Code = http.StatusServiceUnavailable
-	}
+	fault.Code = cmp.Or(fault.Code, http.StatusServiceUnavailable)
 	injection := &Injection{set: s, fault: fault, removed: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()

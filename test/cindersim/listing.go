@@ -205,9 +205,7 @@ func sortOrder(q *call) (keys []string, ascending []bool, err error) {
 		}
 		for _, part := range strings.Split(strings.TrimSpace(text), ",") {
 			key, direction, _ := strings.Cut(part, ":")
-			if direction == "" {
-				direction = "desc"
-			}
+			direction = cmp.Or(direction, "desc")
 			keys, directions = append(keys, strings.TrimSpace(key)), append(directions, strings.TrimSpace(direction))
 		}
 	} else {

@@ -230,9 +230,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 		return "", Refuse(MissingTool, "%s is not installed on the node", c.Tool)
 	}
 	limit := c.Limit
-	if limit == 0 {
-		limit = toolLimit
-	}
+	limit = cmp.Or(limit, toolLimit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	arguments := c.Arguments

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -275,9 +276,7 @@ func (i identified) is(identity string) bool {
 	kind, value, _ := strings.Cut(identity, ".")
 	value = digitsOf(value)
 	uuid := digitsOf(i.uuid)
-	if uuid == "" {
-		uuid = i.nguid
-	}
+	uuid = cmp.Or(uuid, i.nguid)
 	return value != "" && (kind == "uuid" && value == uuid || kind == "eui" && (value == i.nguid || i.nguid == "" && value == i.eui))
 }
 
