@@ -353,7 +353,7 @@ func (h *ISCSI) record(ctx context.Context, t Target, l Login) error {
 // loggedIn waits for the session after a login.
 func (h *ISCSI) loggedIn(ctx context.Context, t Target, initiator string) (Session, error) {
 	var session Session
-	found, err := until(ctx, patience, func() (bool, error) {
+	err := await(ctx, patience, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
 		i := slices.IndexFunc(sessions, Session.Works)
 		if err != nil || i < 0 {
@@ -361,10 +361,7 @@ func (h *ISCSI) loggedIn(ctx context.Context, t Target, initiator string) (Sessi
 		}
 		session = sessions[i]
 		return true, nil
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
-	}
+	}, "the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
 	return session, err
 }
 
@@ -417,14 +414,11 @@ func (h *ISCSI) endIdle(ctx context.Context, s Session) (ended bool, err error) 
 	if err != nil && !hasCode(err, codeNoRecords) {
 		return false, err
 	}
-	gone, err := until(ctx, patience, func() (bool, error) {
+	err = await(ctx, patience, func() (bool, error) {
 		names, err := list(h.root, "/sys/class/iscsi_session")
 		return err == nil && !slices.Contains(names, "session"+strconv.Itoa(s.ID)), err
-	})
-	if err == nil && !gone {
-		err = fmt.Errorf("session %d to %s still exists after %s", s.ID, s.Target.Name, patience)
-	}
-	return gone, err
+	}, "session %d to %s still exists after %s", s.ID, s.Target.Name, patience)
+	return err == nil, err
 }
 
 // forgetTarget removes open-iscsi's record of a target, with its credentials.

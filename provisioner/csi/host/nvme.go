@@ -190,14 +190,11 @@ func (h *NVMe) Connect(ctx context.Context, subsystem, portal string, as NVMeHos
 
 // connected waits until a controller works, or until there is none.
 func (h *NVMe) connected(ctx context.Context, subsystem, portal string, limit time.Duration) (exists bool, err error) {
-	settled, err := until(ctx, limit, func() (bool, error) {
+	err = await(ctx, limit, func() (bool, error) {
 		found, err := h.controllersAt(subsystem, portal)
 		exists = len(found) > 0
 		return !exists || slices.ContainsFunc(found, func(c Controller) bool { return c.State == live }), err
-	})
-	if err == nil && !settled {
-		err = fmt.Errorf("the connection to %s at %s is lost", subsystem, portal)
-	}
+	}, "the connection to %s at %s is lost", subsystem, portal)
 	return exists, err
 }
 
@@ -208,13 +205,9 @@ func (h *NVMe) Disconnect(ctx context.Context, c Controller) error {
 	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("disconnect %s from %s: %w", c.Name, c.Subsystem, err)
 	}
-	gone, err := until(ctx, patience, func() (bool, error) {
+	return await(ctx, patience, func() (bool, error) {
 		return h.attribute(directory+"/subsysnqn") != c.Subsystem, nil
-	})
-	if err == nil && !gone {
-		err = fmt.Errorf("controller %s of %s still exists after %s", c.Name, c.Subsystem, patience)
-	}
-	return err
+	}, "controller %s of %s still exists after %s", c.Name, c.Subsystem, patience)
 }
 
 // NamespaceOf returns the namespace of the disk with a name.
