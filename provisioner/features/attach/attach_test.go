@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	storagelisters "k8s.io/client-go/listers/storage/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
@@ -229,6 +228,7 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 			must(t, w.reports.Add(lease))
 		}
 	}
+	known := func() bool { return true }
 	w.Engine = New(Options{
 		Cluster: "cluster-1", Namespace: own,
 		Volumes: func(backend string) (Volumes, error) {
@@ -237,10 +237,10 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 			}
 			return w.volumes, nil
 		},
-		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true }, Reports: w.reports, ReportsKnown: func() bool { return true },
+		Backends: func() []string { return []string{"gold"} }, Nodes: Cache[corev1.Node]{w.machines, known}, Reports: Cache[coordinationv1.Lease]{w.reports, known},
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
-		Client:     w.client, PersistentVolumes: pvs, CSINodes: storagelisters.NewCSINodeLister(nodes), CSINodesKnown: func() bool { return true },
-		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
+		Client:     w.client, PersistentVolumes: pvs, CSINodes: Cache[storagev1.CSINode]{nodes, known},
+		Attachments: Cache[storagev1.VolumeAttachment]{w.attachments, known}, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
 		Recorder: w.events, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	return w
@@ -848,7 +848,7 @@ func TestANodeOfALaterReleaseGetsVolumes(t *testing.T) {
 // TestNothingIsAttachedBeforeAllNodesAreKnown: another one may have the same name.
 func TestNothingIsAttachedBeforeAllNodesAreKnown(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	w.CSINodesKnown = func() bool { return false }
+	w.CSINodes.Known = func() bool { return false }
 	_, err := w.publish(t)
 	if err == nil || err.Error() != "the CSINodes are not read yet, so it is not known whether another node has the names of node n1" || len(w.volumes.calls) > 0 {
 		t.Errorf("error %v, calls %q", err, w.volumes.calls)
