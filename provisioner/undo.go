@@ -106,7 +106,7 @@ func (o *orphans) foundBeginning(uid types.UID, position ledger.Position) (journ
 func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
 	ctx, requests := requestids.WithRequestIDs(ctx)
 	ctx = o.rates.OnBehalfOf(ctx, begun.Stamp.Tenant)
-	volumes, err := o.backends.Volumes(begun.Backend)
+	volumes, err := o.backends.Unrecorded(begun.Backend)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (o *orphans) removeDuplicate(ctx context.Context, item followup) error {
 // was never recorded. A volume that is gone no longer counts: an earlier leader removed
 // it and could not tell this one.
 func (o *orphans) markRecorded(ctx context.Context, item followup) error {
-	volumes, err := o.backends.Volumes(item.backend)
+	volumes, err := o.backends.Recorded(item.backend)
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,11 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 
 // releaseIfNothing frees the room of an attempt that provably left no volume, so that a
 // claim that Cinder rejects occupies no quota between attempts.
-func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
+func (a *attempt) releaseIfNothing(ctx context.Context) {
+	volumes, err := a.backends.Listing(a.backend)
+	if err != nil {
+		return
+	}
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
 		a.journal.Finish(a.claim.UID)

@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/frozen"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
@@ -193,15 +192,6 @@ func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
 		return nil, err
 	}
 	return lifecycle.Snapshots().Backups(), nil
-}
-
-// current returns the lifecycle of a backend with the configuration in force.
-func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
-	lifecycle, moved, err := t.configured(name)
-	if err == nil && moved {
-		t.reportMoved(name)
-	}
-	return lifecycle, err
 }
 
 // newTenantStatuses makes a term's controller of the tenants' own objects.
