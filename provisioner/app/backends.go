@@ -54,9 +54,11 @@ type termBackend struct {
 
 var _ provisioner.Backends = (*termBackends)(nil)
 
-func (t *termBackends) Unrecorded(name string) (provisioner.Unrecorded, error) { return t.current(name) }
-func (t *termBackends) Recorded(name string) (provisioner.Recorded, error)     { return t.current(name) }
-func (t *termBackends) Listing(name string) (provisioner.Listing, error)       { return t.current(name) }
+func (t *termBackends) Unrecorded(name string) (provisioner.Unrecorded, error) {
+	return t.current(name)
+}
+func (t *termBackends) Recorded(name string) (provisioner.Recorded, error) { return t.current(name) }
+func (t *termBackends) Listing(name string) (provisioner.Listing, error)   { return t.current(name) }
 
 // isGone reports whether a volume has disappeared since its backend was last listed.
 func (t *termBackends) isGone(name, volumeID string) bool {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/frozen"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/copies"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
@@ -170,28 +171,29 @@ func (f freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume)
 // snapshotBackends presents the term's backends to the snapshot controller.
 type snapshotBackends struct{ *termBackends }
 
-func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
-	lifecycle, err := b.current(name)
+func (b snapshotBackends) on(of snapshot.Shelf) (backends.Snapshots, error) {
+	lifecycle, err := b.current(of.Backend)
 	if err != nil {
-		return nil, err
+		return backends.Snapshots{}, err
+	}
+	if of.Backups {
+		return lifecycle.Snapshots().Backups(), nil
 	}
 	return lifecycle.Snapshots(), nil
 }
 
+func (b snapshotBackends) Snapshots(of snapshot.Shelf) (snapshot.Snapshots, error) { return b.on(of) }
+func (b snapshotBackends) Existing(of snapshot.Shelf) (snapshot.Existing, error)   { return b.on(of) }
 func (b snapshotBackends) Groups(name string) (snapshot.Groups, error) {
-	lifecycle, err := b.current(name)
-	if err != nil {
-		return nil, err
-	}
-	return lifecycle.Snapshots(), nil
+	return b.on(snapshot.Shelf{Backend: name})
 }
 
-func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
+func (b snapshotBackends) Health(name string) error {
 	lifecycle, err := b.current(name)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return lifecycle.Snapshots().Backups(), nil
+	return lifecycle.Health()
 }
 
 // newTenantStatuses makes a term's controller of the tenants' own objects.

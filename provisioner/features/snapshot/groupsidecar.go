@@ -225,12 +225,9 @@ func (c *groups) existingMember(ctx context.Context, group *groupv1.VolumeGroupS
 		if handle.Backend != "" && handle.Backend != name || !c.Policy().MayUse(tenant.Name, name) {
 			continue
 		}
-		backend, err := c.Backends.Snapshots(name)
+		backend, err := c.answering(Shelf{Backend: name})
 		if err != nil {
 			return nil, err
-		}
-		if unhealthy := backend.Health(); unhealthy != nil {
-			return nil, unhealthy
 		}
 		s, found, err := backend.FindSnapshot(c.Caller(ctx, tenant.Name), handle.ID)
 		if err != nil {

@@ -165,12 +165,12 @@ func (i *importing) resume(ctx context.Context) (done bool, err error) {
 		return false, nil // nothing was begun
 	}
 	origin.SnapshotID = i.handle.ID
-	backend, err := shelfOf(origin).in(i.Backends)
+	backend, err := i.Backends.Snapshots(shelfOf(origin))
 	if err != nil {
 		return false, nil
 	}
 	i.origin = origin
-	if unhealthy := backend.Health(); unhealthy != nil {
+	if unhealthy := i.Backends.Health(origin.Backend); unhealthy != nil {
 		return false, unhealthy
 	}
 	if !i.Begin(origin.Tenant, origin.Backend) {
@@ -237,11 +237,11 @@ func (i *importing) importer() *imports.SnapshotImporter {
 		Client: i.Client, SnapshotClient: i.Controller.Snapshots, Policy: i.inForce, Cluster: i.Cluster, ClusterUID: i.ClusterUID,
 		Snapshots: func(name, id string) (imports.Snapshots, error) {
 			i.origin.Backend = name
-			backend, err := shelf{name, backends.IsBackup(id)}.in(i.Backends)
+			backend, err := i.Backends.Existing(Shelf{name, backends.IsBackup(id)})
 			if err != nil {
 				return nil, err
 			}
-			return backend, backend.Health()
+			return backend, i.Backends.Health(name)
 		},
 	}
 }
@@ -249,7 +249,7 @@ func (i *importing) importer() *imports.SnapshotImporter {
 // reserve reserves room in the quotas.
 func (i *importing) reserve(ctx context.Context) error {
 	tenant, isBackup := i.plan.Decision.Tenant, backends.IsBackup(i.handle.ID)
-	if err := i.counting.countFor(ctx, shelf{i.plan.Backend, isBackup}, i.plan.Decision); err != nil {
+	if err := i.counting.countFor(ctx, Shelf{i.plan.Backend, isBackup}, i.plan.Decision); err != nil {
 		return err
 	}
 	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{IsBackup: isBackup, Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},
@@ -267,7 +267,7 @@ func (i *importing) reserve(ctx context.Context) error {
 // leads to it.
 func (i *importing) apply(ctx context.Context, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	backend, err := shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)}.in(i.Backends)
+	backend, err := i.Backends.Existing(Shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)})
 	if err != nil {
 		return err
 	}
@@ -440,7 +440,7 @@ func (i *importing) giveUp(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
-	backend, err := shelfOf(origin).in(i.Backends)
+	backend, err := i.Backends.Snapshots(shelfOf(origin))
 	if err != nil || backend.Place() != origin.Place {
 		return nil // the snapshot may be elsewhere, with the stamp
 	}
@@ -504,8 +504,8 @@ func (r *removing) reportKept() {
 func (r *removing) findLost(ctx context.Context) (bool, error) {
 	id, reference := objects.ImportedHandleOf(r.content), r.content.Spec.VolumeSnapshotRef
 	for _, name := range r.Backends.Names() {
-		backend, err := shelf{name, backends.IsBackup(id)}.in(r.Backends)
-		if err != nil || backend.Health() != nil {
+		backend, err := r.Backends.Snapshots(Shelf{name, backends.IsBackup(id)})
+		if err != nil || r.Backends.Health(name) != nil {
 			continue // usually nothing was begun, and no outage may delay its end
 		}
 		place := backend.Place()
@@ -550,11 +550,11 @@ func (r *removing) leaveToSidecar(ctx context.Context) error {
 		return nil
 	}
 	r.origin.Backend = handle.Backend
-	backend, err := shelf{handle.Backend, backends.IsBackup(handle.ID)}.in(r.Backends)
+	backend, err := r.Backends.Snapshots(Shelf{handle.Backend, backends.IsBackup(handle.ID)})
 	if err != nil {
 		return nil // the sidecar is told
 	}
-	if unhealthy := backend.Health(); unhealthy != nil {
+	if unhealthy := r.Backends.Health(handle.Backend); unhealthy != nil {
 		return unhealthy
 	}
 	if !r.Begin(r.content.Annotations[objects.AnnotationTenant], handle.Backend) {

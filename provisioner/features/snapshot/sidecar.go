@@ -57,12 +57,9 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 	if err != nil {
 		return Taken{}, err
 	}
-	backend, err := c.Backends.Snapshots(t.origin.Backend)
+	backend, err := c.answering(Shelf{Backend: t.origin.Backend})
 	if err != nil {
 		return Taken{}, err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return Taken{}, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(task.In(ctx))
 	ctx = c.Caller(ctx, t.origin.Tenant)
@@ -78,7 +75,7 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 			}
 		}
 	}
-	if backend, err = shelfOf(t.origin).in(c.Backends); err != nil {
+	if backend, err = c.Backends.Snapshots(shelfOf(t.origin)); err != nil {
 		return Taken{}, err
 	}
 	taken, err := t.takeForSidecar(ctx, backend, requests)
@@ -230,7 +227,7 @@ func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
 	if err := c.isReady(); err != nil {
 		return err
 	}
-	backend, err := shelf{backendName, backends.IsBackup(id)}.in(c.Backends)
+	backend, err := c.Backends.Snapshots(Shelf{backendName, backends.IsBackup(id)})
 	if err != nil {
 		return err
 	}
@@ -421,16 +418,16 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		names = []string{backendName}
 	}
 	var all []Taken
-	var shelves []shelf
+	var shelves []Shelf
 	for _, name := range names {
 		if id != "" {
-			shelves = append(shelves, shelf{name, backends.IsBackup(id)})
+			shelves = append(shelves, Shelf{name, backends.IsBackup(id)})
 			continue
 		}
 		shelves = append(shelves, c.counting.shelves(name)...)
 	}
 	for _, of := range shelves {
-		backend, err := of.in(c.Backends)
+		backend, err := c.Backends.Snapshots(of)
 		if err != nil {
 			return nil, err
 		}
@@ -451,7 +448,7 @@ func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, aga
 		for _, s := range found {
 			stamp := stamps.OfSnapshot(s)
 			if stamps.IsCSISnapshot(s) && !stamps.IsUnneeded(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
-				one := Taken{Snapshot: s, Backend: of.backend}
+				one := Taken{Snapshot: s, Backend: of.Backend}
 				if stamp.Group != "" && c.isOurs(stamp) {
 					one.Group = objects.GroupHandle(types.UID(stamp.Group))
 				}

@@ -100,7 +100,7 @@ func settle(c *Controller, a *attempt, object metav1.Object, backend string, err
 		await(c, a, err, object)
 		return err
 	}
-	if unhealthy := c.health(backend); unhealthy != nil {
+	if unhealthy := c.Backends.Health(backend); unhealthy != nil {
 		c.report(reasonBackendUnavailable, unhealthy.Error(), object)
 		c.park(a, object, parking.Blocked, triggersAt(backend)...)
 		return nil
@@ -127,12 +127,9 @@ func (t *taking) run(ctx context.Context) error {
 			return err
 		}
 	}
-	backend, err := shelfOf(t.origin).in(t.Backends)
+	backend, err := t.answering(shelfOf(t.origin))
 	if err != nil {
 		return err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return unhealthy
 	}
 	if !t.Begin(t.origin.Tenant, t.origin.Backend) {
 		return nil // its turn brings it back
