@@ -77,7 +77,7 @@ func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 			return nil // its import ends what it began
 		}
 		if !o.ledger.IsFound(uid, position.Backend) {
-			o.placement.GiveBack(uid)
+			o.ledger.ReleaseReservation(uid)
 			return nil
 		}
 		var err error
@@ -129,7 +129,7 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 		return err
 	}
 	o.journal.Finish(uid)
-	o.placement.Release(uid)
+	o.ledger.Release(uid)
 	o.logger.Info("Undid an unfinished attempt", "tenant", begun.Stamp.Tenant, "claim", strings.Trim(begun.Stamp.Namespace+"/"+begun.Stamp.Claim, "/"), "claimUID", uid,
 		"persistentVolume", begun.Stamp.PV, "backend", begun.Backend, "requestID", requests.OfDelete())
 	return nil
@@ -163,7 +163,7 @@ func (o *orphans) markRecorded(ctx context.Context, item followup) error {
 	case cinder.IsKind(err, cinder.KindNotFound):
 		// Without an endpoint, another project may have answered.
 		if item.place.IsKnown() && o.ledger.WasRecorded(item.claim, item.volume) {
-			o.placement.ReleaseUnrecorded(item.claim)
+			o.ledger.ReleaseUnrecorded(item.claim)
 		}
 		return nil
 	case removal.IsKept(err):
@@ -195,7 +195,7 @@ func (a *attempt) undoBegun(ctx context.Context) error {
 	}
 	begun, ok := a.journal.Beginning(a.claim.UID)
 	if !ok && position.NothingSeen {
-		a.placement.GiveBack(a.claim.UID)
+		a.ledger.ReleaseReservation(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -238,7 +238,7 @@ func (a *attempt) releaseIfNothing(ctx context.Context) {
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
 		a.journal.Finish(a.claim.UID)
-		a.placement.ReleaseUnrecorded(a.claim.UID)
+		a.ledger.ReleaseUnrecorded(a.claim.UID)
 	}
 }
 

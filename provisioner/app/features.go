@@ -48,6 +48,7 @@ func (e *elector) newExpander(t *term) *expand.Controller {
 		Cluster:           e.cluster,
 		Policy:            e.policy.Load,
 		Room:              t.provisioner.Placement(),
+		Growths:           t.provisioner.Ledger(),
 		Volumes:           func(backend string) (expand.Volumes, error) { return t.backends.current(backend) },
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
 		Client:            e.client,
