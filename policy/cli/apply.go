@@ -362,7 +362,7 @@ func (a *applying) tell(format string, args ...any) {
 // tellCheck prints what the check found, and returns an error if it failed.
 func (a *applying) tellCheck() error {
 	if a.output != outputJSON {
-		if err := a.result.Check.text(a.told); err != nil {
+		if err := writeText(a.told, a.result.Check); err != nil {
 			return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", err)}
 		}
 	}
@@ -431,7 +431,7 @@ func (a *applying) tellChanges(earlier *policy.Policy) {
 	a.tell("")
 	a.tell("What changes since revision %s, which %s holds:", a.result.Before, a.Place)
 	// As with all progress, a failure to print it stops nothing.
-	_ = found.text(a.told)
+	_ = writeText(a.told, found)
 	a.tell("")
 	a.result.effects.each(func(line string) { a.tell("%s", line) })
 }
