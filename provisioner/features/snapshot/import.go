@@ -486,15 +486,15 @@ func (i *importing) tell(imported cinder.Snapshot, about told) {
 
 // keepImported releases a content whose snapshot stays.
 func (r *removing) keepImported(ctx context.Context) error {
-	r.reportKept()
+	r.reportKept(r.content)
 	return r.letGo(ctx)
 }
 
 // reportKept says that a snapshot outlives a content that should have deleted it.
-func (r *removing) reportKept() {
-	if r.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-		r.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder: it does not carry the stamp of an import by VolumeSnapshotContent %s",
-			objects.ImportedHandleOf(r.content), r.content.Name), r.content)
+func (c *Controller) reportKept(content *snapshotv1.VolumeSnapshotContent) {
+	if content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
+		c.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder: it does not carry the stamp of an import by VolumeSnapshotContent %s",
+			objects.ImportedHandleOf(content), content.Name), content)
 	}
 }
 
@@ -564,6 +564,6 @@ func (r *removing) leaveToSidecar(ctx context.Context) error {
 	if err != nil || !found || r.isOf(s, r.content) {
 		return err
 	}
-	r.reportKept()
+	r.reportKept(r.content)
 	return r.writeStatus(ctx, map[string]any{"snapshotHandle": nil, "readyToUse": false})
 }

@@ -52,7 +52,7 @@ func (r *removing) end(err error) error {
 		return err // after a conflict, the next attempt reads what somebody wrote meanwhile
 	}
 	about := []metav1.Object{r.content}
-	if snapshot := r.itsSnapshot(); snapshot != nil {
+	if snapshot := r.snapshotOf(r.content); snapshot != nil {
 		about = append(about, snapshot)
 	}
 	var why *denied
@@ -95,16 +95,16 @@ func (r *removing) end(err error) error {
 	return err
 }
 
-// itsSnapshot returns the VolumeSnapshot of the content; nil if there is none. Events
-// about the content must not reach another VolumeSnapshot of the same name.
-func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
-	reference := r.content.Spec.VolumeSnapshotRef
-	snapshot, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
+// snapshotOf returns the VolumeSnapshot of a content; nil if there is none. Events about
+// the content must not reach another VolumeSnapshot of the same name.
+func (c *Controller) snapshotOf(content *snapshotv1.VolumeSnapshotContent) *snapshotv1.VolumeSnapshot {
+	reference := content.Spec.VolumeSnapshotRef
+	snapshot, err := c.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
 	if err != nil {
 		return nil
 	}
 	wanted := snapshot.Spec.Source.VolumeSnapshotContentName
-	if snapshot.UID != reference.UID && (reference.UID != "" || wanted == nil || *wanted != r.content.Name) {
+	if snapshot.UID != reference.UID && (reference.UID != "" || wanted == nil || *wanted != content.Name) {
 		return nil
 	}
 	return snapshot

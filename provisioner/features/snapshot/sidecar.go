@@ -189,18 +189,14 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	if err == nil {
 		err = t.annotateAgain(ctx)
 	}
-	var changed *changedError
-	if errors.As(err, &changed) {
-		// This error tells the sidecar that there is nothing to delete.
-		return cinder.Snapshot{}, &refusal{"Damaged", changed.Error()}
+	if errors.As(err, new(*changedError)) {
+		return cinder.Snapshot{}, asRefusal(err)
 	}
 	t.Metrics.took(t.origin.Backend, outcomeOf(err), time.Since(started))
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	t.tookBackup()
-	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
-		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
+	t.took(taken, requests, started)
 	return taken, nil
 }
 
@@ -238,7 +234,7 @@ func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
 	err = c.removeFor(ctx, backend, backendName, id, content)
 	if err != nil && content != nil {
 		objects := []metav1.Object{content}
-		if snapshot := (&removing{Controller: c.Controller, content: content}).itsSnapshot(); snapshot != nil {
+		if snapshot := c.snapshotOf(content); snapshot != nil {
 			objects = append(objects, snapshot)
 		}
 		// The sidecar's own event does not say why.
@@ -265,7 +261,7 @@ func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, 
 		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
 	case found && objects.ImportedHandleOf(content) != "" && !c.isOf(s, content):
 		// The content never got the snapshot, so it may go.
-		(&removing{Controller: c.Controller, content: content}).reportKept()
+		c.reportKept(content)
 		return nil
 	case found && stamp.Group != "" && c.isOurs(stamp):
 		return &refusal{string(backends.KindInUse), fmt.Sprintf("snapshot %s belongs to VolumeGroupSnapshot %s; it is deleted with that", id, stamp.Group)}
@@ -293,12 +289,8 @@ func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, 
 	ctx, requests := requestids.WithRequestIDs(c.Caller(ctx, target.Stamp.Tenant))
 	err = backend.RemoveSnapshot(ctx, target)
 	c.Metrics.deleted(backendName, outcomeOf(err), time.Since(started))
-	var changed *changedError
-	switch {
-	case errors.As(err, &changed):
-		return &refusal{"Damaged", changed.Error()}
-	case err != nil:
-		return objects.WithSnapshotRemedy(err, origin)
+	if err != nil {
+		return asRefusal(objects.WithSnapshotRemedy(err, origin))
 	}
 	c.noteRemoved(content)
 	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: cmp.Or(s.VolumeID, origin.VolumeID)})
@@ -360,18 +352,23 @@ func (c Sidecar) deletedContentOf(ctx context.Context, id string) (*snapshotv1.V
 // which the cache does not show yet. Such a content may belong to another installation of
 // the driver, or record that the snapshot is elsewhere.
 func (c Sidecar) namedByNone(ctx context.Context, id string) error {
-	found, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (naming []string) {
-		for i := range page.Items {
-			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
-				naming = append(naming, page.Items[i].Name)
-			}
-		}
-		return naming
-	})
+	found, err := c.liveContentsOf(ctx, id)
 	if err == nil && len(found) > 0 {
-		err = fmt.Errorf("VolumeSnapshotContent %s names snapshot %s, but the cache does not show it yet", found[0], id)
+		err = fmt.Errorf("VolumeSnapshotContent %s names snapshot %s, but the cache does not show it yet", found[0].Name, id)
 	}
 	return err
+}
+
+// liveContentsOf does what ContentsOf does, at the API server.
+func (c Sidecar) liveContentsOf(ctx context.Context, id string) ([]*snapshotv1.VolumeSnapshotContent, error) {
+	return paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (found []*snapshotv1.VolumeSnapshotContent) {
+		for i := range page.Items {
+			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
+				found = append(found, &page.Items[i])
+			}
+		}
+		return found
+	})
 }
 
 // severalName says why a snapshot is not deleted. The same problem has the same text.
@@ -517,14 +514,7 @@ func (c Sidecar) contentWithout(ctx context.Context, s cinder.Snapshot, id strin
 	if n := slices.IndexFunc(naming, lacks); n >= 0 {
 		return naming[n], namedElsewhere(naming, naming[n]), nil
 	}
-	live, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (found []*snapshotv1.VolumeSnapshotContent) {
-		for i := range page.Items {
-			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
-				found = append(found, &page.Items[i])
-			}
-		}
-		return found
-	})
+	live, err := c.liveContentsOf(ctx, id)
 	if n := slices.IndexFunc(live, lacks); err == nil && n >= 0 {
 		return live[n], namedElsewhere(live, live[n]), nil
 	}
@@ -541,6 +531,15 @@ func namedElsewhere(naming []*snapshotv1.VolumeSnapshotContent, content *snapsho
 
 // refusal says why a sidecar's request is refused.
 type refusal struct{ kind, message string }
+
+// asRefusal turns the end of work that is no longer wanted into a refusal, which tells the
+// sidecar that there is nothing to delete.
+func asRefusal(err error) error {
+	if changed := new(changedError); errors.As(err, &changed) {
+		return &refusal{"Damaged", changed.Error()}
+	}
+	return err
+}
 
 func (r *refusal) Error() string { return r.message }
 

@@ -300,10 +300,18 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *requesti
 		return objects.WithSnapshotRemedy(err, t.origin)
 	}
 	t.parked.Forget(t.snapshot.UID)
-	t.tookBackup()
+	t.took(taken, requests, started)
+	return nil
+}
+
+// took logs to the audit trail, and brings back the deletion of a volume that waited for the
+// snapshot from which a backup was made.
+func (t *taking) took(taken cinder.Snapshot, requests *requestids.RequestIDs, started time.Time) {
+	if t.origin.Backup != "" {
+		t.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
+	}
 	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
-	return nil
 }
 
 // spec returns what is requested from the backend.
@@ -311,14 +319,6 @@ func (t *taking) spec(permit backends.Permit) backends.SnapshotSpec {
 	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, Incremental: t.origin.Backup == policy.IncrementalBackup}
 	spec.Source.Permit = permit
 	return spec
-}
-
-// tookBackup brings back the deletion of a volume that waited for the snapshot from which a
-// backup was made.
-func (t *taking) tookBackup() {
-	if t.origin.Backup != "" {
-		t.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
-	}
 }
 
 func (c *Controller) stampOf(origin objects.SnapshotOrigin) stamps.Snapshot {
