@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -145,7 +144,7 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches, nodes *nodeuse.
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
-		Freezer:           freezer{freeze.New(freeze.Options{Client: e.client, Namespace: e.namespace, Uses: nodes, Gate: t.gate, Logger: e.logger})},
+		Freezer:           freeze.New(freeze.Options{Client: e.client, Namespace: e.namespace, Uses: nodes, Gate: t.gate, AtMost: frozen.Longest, Logger: e.logger}),
 		Board:             t.board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
@@ -155,18 +154,6 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches, nodes *nodeuse.
 		Logger:            e.logger,
 		Metrics:           e.snapshotMetrics,
 	})
-}
-
-// freezer presents a term's freeze.Freezer to the snapshot controller.
-type freezer struct{ of *freeze.Freezer }
-
-// Freeze implements snapshot.Freezer.
-func (f freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error) {
-	held, err := f.of.Freeze(ctx, volumes, frozen.Longest)
-	if err != nil {
-		return nil, err
-	}
-	return held.Thaw, nil
 }
 
 // snapshotBackends presents the term's backends to the snapshot controller.
