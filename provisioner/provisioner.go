@@ -132,7 +132,7 @@ func New(o Options) *Provisioner {
 	})
 	orphans := newOrphans(&orphans{
 		identity: self, memory: known, cleaner: cleaner, placement: placer, backends: o.Backends, rates: rates, tasks: tasks, followup: followup,
-		parkedClaims: parkedClaims, imports: imports, client: o.Client, cachedPVs: o.PersistentVolumes, logger: o.Logger,
+		parkedClaims: parkedClaims, imports: imports, cachedPVs: o.PersistentVolumes, logger: o.Logger,
 		owners: []forgetter{parkedClaims, placer, asked, times, known.journal},
 	})
 	claims := &claims{

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -36,7 +35,6 @@ type orphans struct {
 	followup     *Followup
 	parkedClaims *parkedClaims
 	imports      *imports
-	client       kubernetes.Interface
 	cachedPVs    corelisters.PersistentVolumeLister
 	logger       *slog.Logger
 	// owners hold something about a claim until it is gone.
