@@ -14,7 +14,7 @@ type Holding struct{ Tenant, Backend string }
 // claim requests does not matter, since the volume exists; nor do quotas and suspended
 // backends. The decision has the quotas that count the volume.
 func (p *Policy) DecideHolder(r Request, backend string) Decision {
-	return p.decideHeld(r, Holding{Backend: backend}, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
+	return decideHeld(p, r, Holding{Backend: backend}, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
 		d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, p.Backends[backend].scope}
 		return nil
 	})
@@ -29,7 +29,7 @@ func (p *Policy) DecideHolder(r Request, backend string) Decision {
 // The decision has only the volume's backend. Its quotas cover the whole volume, which
 // already counts there.
 func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
-	return p.decideHeld(r, of, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
+	return decideHeld(p, r, of, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
 		size := roundUpGiB(r.Bytes)
 		limits := class.size.narrow(p.Backends[backend].VolumeSize, document.Element("backends", backend)+".volumeSize")
 		limits.min = nil
@@ -44,7 +44,7 @@ func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
 // fix another type. Quotas count by tenant, rule and backend, so the type does not affect
 // them.
 func (p *Policy) DecideRetype(r Request, of Holding, volumeType string) Decision {
-	return p.decideHeld(r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
+	return decideHeld(p, r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
 		d.decision.Volume = VolumeProperties{Type: volumeType}
 		if class.VolumeType != "" && class.VolumeType != volumeType {
 			return &Denial{Reason: ParameterNotAllowed, Path: class.path + ".volumeType", Message: fmt.Sprintf(
@@ -57,7 +57,7 @@ func (p *Policy) DecideRetype(r Request, of Holding, volumeType string) Decision
 // DecideModification decides whether a VolumeAttributesClass may change the type of a
 // claim's volume. Any tenant may name any such class, so the rule must list the type.
 func (p *Policy) DecideModification(r Request, of Holding, volumeType string) Decision {
-	return p.decideHeld(r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
+	return decideHeld(p, r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
 		d.decision.Volume = VolumeProperties{Type: volumeType}
 		return class.grantsType(volumeType)
 	})
@@ -65,7 +65,7 @@ func (p *Policy) DecideModification(r Request, of Holding, volumeType string) De
 
 // decideHeld decides about a volume that exists. by decides what the request is about, once
 // the claim's tenant and rule and the volume's backend are found.
-func (p *Policy) decideHeld(r Request, of Holding, by func(d *decider, tenant *Tenant, class *Class, backend int) *Denial) Decision {
+func decideHeld(p *Policy, r Request, of Holding, by func(d *decider, tenant *Tenant, class *Class, backend int) *Denial) Decision {
 	d := &decider{policy: p, request: r}
 	tenant, class, backend, denial := d.findHolder(of)
 	if denial == nil {

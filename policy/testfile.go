@@ -443,9 +443,9 @@ func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 	var tenants, rules, backends []string
 	for _, t := range p.Tenants {
 		tenants = append(tenants, t.Name)
-		for _, c := range t.Classes {
-			rules = append(rules, c.path)
-		}
+	}
+	for c := range p.Rules() {
+		rules = append(rules, c.path)
 	}
 	for _, b := range p.Backends {
 		backends = append(backends, b.Name)

@@ -243,11 +243,9 @@ func (v *validator) meantBackend(name string) string {
 
 func (v *validator) warnUnusedBackends() {
 	used := map[string]bool{}
-	for _, t := range v.Tenants {
-		for _, c := range t.Classes {
-			for _, name := range c.Backends {
-				used[name] = true
-			}
+	for c := range v.Rules() {
+		for _, name := range c.Backends {
+			used[name] = true
 		}
 	}
 	for i, b := range v.Backends {
