@@ -75,26 +75,8 @@ type groupSnapshotRequests interface {
 
 func newGroups(l *Lifecycle, at *endpoint, of *snapshots) *groups {
 	e := &groups{endpoint: at, snapshots: of, locks: l.locks}
-	e.groups = newStock(l, at, kind[cinder.Group]{
-		noun: "group", owner: "VolumeGroupSnapshot",
-		read: func(ctx context.Context, client Cinder, id string) (cinder.Group, error) {
-			return client.(groupRequests).Group(ctx, id)
-		},
-		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.Group) bool) error {
-			return client.(groupRequests).ListGroups(ctx, query, yield)
-		},
-		ownerOf: func(cinder.Group) string { return "" },
-	})
-	e.taken = newStock(l, at, kind[cinder.GroupSnapshot]{
-		noun: "group snapshot", owner: "VolumeGroupSnapshot",
-		read: func(ctx context.Context, client Cinder, id string) (cinder.GroupSnapshot, error) {
-			return client.(groupSnapshotRequests).GroupSnapshot(ctx, id)
-		},
-		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]cinder.GroupSnapshot) bool) error {
-			return client.(groupSnapshotRequests).ListGroupSnapshots(ctx, query, yield)
-		},
-		ownerOf: func(cinder.GroupSnapshot) string { return "" },
-	})
+	e.groups = newStock(l, at, kindOf("group", "VolumeGroupSnapshot", groupRequests.Group, groupRequests.ListGroups))
+	e.taken = newStock(l, at, kindOf("group snapshot", "VolumeGroupSnapshot", groupSnapshotRequests.GroupSnapshot, groupSnapshotRequests.ListGroupSnapshots))
 	return e
 }
 
