@@ -225,18 +225,14 @@ func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Den
 }
 
 func validateModeOf(d *document.Document, path string, value Mode) {
-	if d.Has(path) && !slices.Contains(Modes(), string(value)) {
-		d.Errorf(path, "unknown mode %q%s", value, document.DidYouMean(string(value), Modes(), "the modes are"))
-	}
+	validateWord(d, path, "mode", value, Modes(), "the modes are")
 }
 
 func validateCSI(d *document.Document, path string, c *CSI) {
 	if c == nil {
 		return
 	}
-	if at := document.Child(path, "fencing"); d.Has(at) && !slices.Contains(FencingModes(), string(c.Fencing)) {
-		d.Errorf(at, "unknown fencing %q%s", c.Fencing, document.DidYouMean(string(c.Fencing), FencingModes(), "it can be"))
-	}
+	validateWord(d, document.Child(path, "fencing"), "fencing", c.Fencing, FencingModes(), "it can be")
 	if at := document.Child(path, "maxVolumesPerNode"); c.MaxVolumesPerNode != nil && (*c.MaxVolumesPerNode < 1 || *c.MaxVolumesPerNode > MaxVolumesPerNode) {
 		d.Errorf(at, "must be between 1 and %d, not %d; leave it out for any number", MaxVolumesPerNode, *c.MaxVolumesPerNode)
 	}

@@ -335,6 +335,13 @@ func validateName(d *document.Document, path, name, what string) {
 	}
 }
 
+// validateWord checks a word that can only be one of a few.
+func validateWord[W ~string](d *document.Document, at, noun string, word W, known []string, all string) {
+	if d.Has(at) && !slices.Contains(known, string(word)) {
+		d.Errorf(at, "unknown %s %q%s", noun, word, document.DidYouMean(string(word), known, all))
+	}
+}
+
 // validateUnique reports names in a list that were given before.
 func validateUnique(d *document.Document, path string, n int, name func(int) string, why string) {
 	first := map[string]string{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -240,12 +241,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	if encrypted := d.Volume.Encrypt != nil; v.Encrypted != nil && *v.Encrypted != encrypted {
 		c.add("expect.volume.encrypted", strconv.FormatBool(*v.Encrypted), strconv.FormatBool(encrypted))
 	}
-	keys := make([]string, 0, len(v.Metadata))
-	for key := range v.Metadata {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(v.Metadata)) {
 		value, ok := d.Volume.Metadata[key]
 		if ok && value == v.Metadata[key] {
 			continue
