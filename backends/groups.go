@@ -225,13 +225,14 @@ func (e *groups) foreign(volumeID string, g cinder.Group) error {
 
 // list lists all groups of the project, with their volumes.
 func (e *groups) list(ctx context.Context) ([]cinder.Group, error) {
-	return everyOne(ctx, e.groups, func(cinder.Group) bool { return true })
+	return everyOne(ctx, e.groups, cinder.Query{}, func(cinder.Group) bool { return true })
 }
 
 // everyOne lists all objects that are wanted, each once: a new login restarts the listing.
-func everyOne[T cinder.Object](ctx context.Context, of *stock[T], isWanted func(T) bool) (all []T, err error) {
+func everyOne[T cinder.Object](ctx context.Context, of *stock[T], query cinder.Query, isWanted func(T) bool) (all []T, err error) {
 	seen := map[string]bool{}
-	err = of.list(ctx, cinder.Query{PageSize: 1000}, func(page []T) bool {
+	query.PageSize = 1000
+	err = of.list(ctx, query, func(page []T) bool {
 		for _, object := range page {
 			if id := cinder.IDOf(object); !seen[id] && isWanted(object) {
 				seen[id] = true
@@ -258,7 +259,7 @@ func isNeeded(s cinder.Snapshot) bool { return stamps.WasRecorded(s) && !stamps.
 
 // snapshotsIn lists the group snapshots of groups, with all of their snapshots.
 func (e *groups) snapshotsIn(ctx context.Context, of ...cinder.Group) (found []groupSnapshot, err error) {
-	all, err := everyOne(ctx, e.taken, func(taken cinder.GroupSnapshot) bool {
+	all, err := everyOne(ctx, e.taken, cinder.Query{}, func(taken cinder.GroupSnapshot) bool {
 		return slices.ContainsFunc(of, func(g cinder.Group) bool { return g.ID == taken.GroupID })
 	})
 	if err != nil || len(all) == 0 {
@@ -521,11 +522,8 @@ func (e *groups) stampMember(ctx context.Context, s cinder.Snapshot, m SnapshotS
 	if err != nil {
 		return nil, err
 	}
-	metadata := m.Stamp.Metadata(m.Metadata)
+	metadata := m.metadata()
 	metadata[stamps.KeyGroupSnapshot] = taken.ID
-	if m.CSI {
-		metadata[stamps.KeyMode] = stamps.ModeCSI
-	}
 	stamps.InheritEncryption(metadata, source.Metadata)
 	return metadata, e.snapshots.writeMetadata(ctx, nil, s.ID, metadata)
 }
