@@ -372,7 +372,7 @@ func TestPublishRefuses(t *testing.T) {
 		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "storpool", "name": "a/b"}` },
 			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"on another node": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) {
-			w.volumes.err = &backends.OnOtherNodeError{Node: "n2", Failure: &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}}
+			w.volumes.err = &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}
 		}, kind: "OnOtherNode", message: "backend gold: it is on node n2"},
 		"being deleted": {existing: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = &metav1.Time{} }), testSecret()}, kind: "Conflict",
 			message: "PersistentVolume pvc-1 was deleted in the meantime"},
