@@ -370,8 +370,16 @@ func (w *groupWorld) handMadeGone(of *groupv1.VolumeGroupSnapshot) {
 	w.Helper()
 	w.removeGroup(of)
 	w.free(*of.Spec.Source.VolumeGroupSnapshotContentName)
-	w.must(harness.Eventually(w.ctx, func() (string, error) {
-		_, err := w.client.GroupsnapshotV1().VolumeGroupSnapshots(of.Namespace).Get(w.ctx, of.Name, metav1.GetOptions{})
+	ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+	defer cancel()
+	began := time.Now()
+	w.must(harness.Eventually(ctx, func() (string, error) {
+		groups := w.client.GroupsnapshotV1().VolumeGroupSnapshots(of.Namespace)
+		_, err := groups.Get(w.ctx, of.Name, metav1.GetOptions{})
+		if err == nil && w.mode != "native" && time.Since(began) > 20*time.Second {
+			// The snapshot-controller may have missed that the content has gone.
+			_, err = groups.Patch(w.ctx, of.Name, types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{})
+		}
 		content, contentErr := w.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(w.ctx, *of.Spec.Source.VolumeGroupSnapshotContentName, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && apierrors.IsNotFound(contentErr) {
 			return "", nil
