@@ -51,6 +51,9 @@ const (
 	// KeyVolumeMode, with the value VolumeModeBlock, means that pods used the volume as a
 	// raw device.
 	KeyVolumeMode = Prefix + "volume-mode"
+	// KeySwap is not empty on a volume that is being given to another PersistentVolume in
+	// exchange for that one's volume; see IsBeingSwapped.
+	KeySwap = Prefix + "swap"
 	// KeyContested is set on a volume that another party reserved during its import.
 	KeyContested = Prefix + "contested"
 	KeyNamespace = "csi.storage.k8s.io/pvc/namespace"
@@ -82,7 +85,7 @@ const LongestValue = 255
 // empty for other volumes.
 func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 	return func(v cinder.Volume) string {
-		if v.Metadata[KeyCluster] != cluster {
+		if v.Metadata[KeyCluster] != cluster || IsBeingSwapped(v) {
 			return ""
 		}
 		return v.Metadata[KeyClaimUID]

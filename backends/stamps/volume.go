@@ -80,13 +80,17 @@ func (s Volume) Holder() string { return cmp.Or(s.ReboundTo, s.ClaimUID) }
 // Owns reports whether the volume provably belongs to the same cluster and
 // PersistentVolume, and was created for the same claim. It ignores the volume's current
 // claim, and tenant and StorageClass, which may be renamed in the policy during a
-// volume's life.
+// volume's life. While a volume is being swapped, it belongs to nobody.
 func (s Volume) Owns(v cinder.Volume) bool {
 	other := Of(v)
-	return s.Cluster != "" && s.Cluster == other.Cluster &&
+	return !IsBeingSwapped(v) && s.Cluster != "" && s.Cluster == other.Cluster &&
 		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
 		s.PV != "" && s.PV == other.PV
 }
+
+// IsBeingSwapped reports whether two PersistentVolumes are exchanging their volumes, of
+// which this is one. Until that is done, its stamp may name either of them.
+func IsBeingSwapped(v cinder.Volume) bool { return v.Metadata[KeySwap] != "" }
 
 // Holds reports whether Owns does and the volume still belongs to its original claim.
 func (s Volume) Holds(v cinder.Volume) bool { return s.Owns(v) && Of(v).Holder() == s.ClaimUID }

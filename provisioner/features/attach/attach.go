@@ -168,12 +168,13 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 			return wire.Connection{}, failure(err)
 		}
 	}
-	volumes, err := e.Volumes(to.Volume.Backend)
+	backend := of.at.Backend
+	volumes, err := e.Volumes(backend)
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
-	at := place{to.Volume.Backend, to.Node.Name}
-	placed, err := e.room.takePlace(ctx, volumes, to.Volume, to.Node.Name)
+	at := place{backend, to.Node.Name}
+	placed, err := e.room.takePlace(ctx, volumes, to.Volume, at)
 	if err != nil {
 		return wire.Connection{}, failure(err)
 	}
@@ -218,7 +219,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 					return cmp.Or(err, endedBefore(to.Volume, at.node))
 				}
 			}
-			rules := e.Rules(to.Volume.Backend)
+			rules := e.Rules(backend)
 			cephSecret := rules.CephSecret
 			var opened passphrases
 			connection, err := mappers.ParseConnection(published.Document)
@@ -230,7 +231,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 					found, err = operatorsSecret{e.Client, e.Namespace, cephSecret}.forNode(ctx, connection, request)
 				}
 			}
-			e.Reach.note(to.Volume.Backend, published.Volume, cephSecret, err)
+			e.Reach.note(backend, published.Volume, cephSecret, err)
 			if refused := new(mappers.Refusal); errors.As(err, &refused) {
 				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
 				tell(e.Recorder, of.pv, refused)
@@ -283,7 +284,7 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	}
 	e.unsettled.lock(to.Node.Name, to.Volume, taken)
 	if begun {
-		e.Metrics.attached(to.Volume.Backend, found.Protocol, time.Since(started))
+		e.Metrics.attached(backend, found.Protocol, time.Since(started))
 	}
 	e.Logger.Info("Attached a volume to a node", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "node", to.Node.Name,
 		"attachment", published.AttachmentID, "protocol", found.Protocol, "paths", len(found.Paths), "warnings", found.Warnings)
@@ -296,6 +297,10 @@ func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wir
 	}
 	if found.Limits != (mappers.Limits{}) {
 		connection.Limits = new(wire.Limits(found.Limits))
+	}
+	if objects.IsSwapped(of.pv) {
+		about := objects.VolumeContextOf(of.pv)
+		connection.Volume = &wire.SwappedVolume{ID: of.at.ID, FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat}
 	}
 	warn(e.Recorder, of.pv, found.Unenforced)
 	for _, path := range found.Paths {
@@ -372,11 +377,7 @@ func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 // Unpublish implements controller.Engine. It needs neither the Node object nor the
 // PersistentVolume, because it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
-	volumes, err := e.Volumes(volume.Backend)
-	if err != nil {
-		return failure(err)
-	}
-	of, err := e.attached(ctx, volumes, volume)
+	volumes, of, err := e.attached(ctx, volume)
 	if err != nil {
 		return failure(err)
 	}
@@ -384,7 +385,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	if nodeID != "" {
 		nodes, err = e.detaching.leaving(ctx, of.target.Stamp.PV, nodeID)
 	} else {
-		nodes, err = e.having(ctx, volumes, volume)
+		nodes, err = e.having(ctx, volumes, volume, of)
 	}
 	if err != nil {
 		return failure(err)
@@ -402,8 +403,8 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 
 // having returns the names of the nodes for which a volume records attachments, or an
 // empty name, which stands for all, if all of them let go of it.
-func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle) ([]string, error) {
-	v, _, err := volumes.Find(ctx, volume.ID)
+func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle, of source) ([]string, error) {
+	v, _, err := volumes.Find(ctx, of.at.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -456,18 +457,18 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	if err != nil {
 		return controller.Volume{}, failure(err)
 	}
-	volumes, err := e.Volumes(volume.Backend)
+	volumes, err := e.Volumes(of.at.Backend)
 	if err != nil {
 		return controller.Volume{}, failure(err)
 	}
-	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), volume.ID)
+	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), of.at.ID)
 	switch {
 	case err != nil:
 		return controller.Volume{}, failure(err)
 	case !found:
-		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", volume.Backend, volume.ID)}
+		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", of.at.Backend, of.at.ID)}
 	case !of.target.Stamp.Owns(v):
-		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", volume.ID, of.pv.Name)}
+		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", of.at.ID, of.pv.Name)}
 	}
 	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
 }

@@ -100,7 +100,7 @@ func (e room) tidyPlaces() {
 			continue
 		}
 		if handle, found := e.handleOf(a); found {
-			at := place{handle.Backend, a.Spec.NodeName}
+			at := place{e.backendOf(handle), a.Spec.NodeName}
 			if present[at] == nil {
 				present[at] = map[string]bool{}
 			}
@@ -126,26 +126,26 @@ func (p *places) leave(at place, volume string) {
 }
 
 // takePlace calls take if the backend has a limit.
-func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, node string) (taken bool, err error) {
-	limit := e.Rules(volume.Backend).VolumesPerNode
+func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, at place) (taken bool, err error) {
+	limit := e.Rules(at.backend).VolumesPerNode
 	if limit == 0 {
 		return false, nil
 	}
 	if !e.AttachmentsKnown() {
-		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", at.node)
 	}
-	if err := e.rounds.know(ctx, volumes, volume.Backend); err != nil {
+	if err := e.rounds.know(ctx, volumes, at.backend); err != nil {
 		return false, err
 	}
 	attached := map[string]bool{}
 	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node && a.Status.Attached {
-			if handle, found := e.handleOf(a); found && handle.Backend == volume.Backend {
+		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == at.node && a.Status.Attached {
+			if handle, found := e.handleOf(a); found && e.backendOf(handle) == at.backend {
 				attached[handle.String()] = true
 			}
 		}
 	}
-	return e.places.take(place{volume.Backend, node}, volume.String(), limit, attached)
+	return e.places.take(at, volume.String(), limit, attached)
 }
 
 // handleOf returns the volume of a VolumeAttachment, if it is one of the driver's.
@@ -202,7 +202,7 @@ func (e *Engine) Awaited() string {
 // keepPlaces reserves the places of a volume on nodes for which an earlier term made an
 // attachment, although their VolumeAttachments do not show it yet. A record without a
 // VolumeAttachment holds no place: nobody would ever give it back.
-func (e room) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.VolumeAttachment) {
+func (e room) keepPlaces(v cinder.Volume, handle wire.Handle, backend string, waiting []*storagev1.VolumeAttachment) {
 	if len(waiting) == 0 {
 		return
 	}
@@ -210,7 +210,7 @@ func (e room) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.V
 	for _, a := range waiting {
 		// The record may have no room for the whole name of the node.
 		if records[wire.NodeKey(a.Spec.NodeName)].AttachmentID != "" {
-			e.places.keep(place{backend, a.Spec.NodeName}, wire.Handle{Backend: backend, ID: v.ID}.String())
+			e.places.keep(place{backend, a.Spec.NodeName}, handle.String())
 		}
 	}
 }

@@ -28,7 +28,14 @@ const (
 // tenants delete their claims, and the hub then removes the volumes.
 func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	found := objects.ByHandle(m.PersistentVolumes, wire.DriverName, volume.String())
-	v, exists, err := m.find(ctx, volume)
+	at := volume
+	if len(found) == 1 {
+		var err error
+		if at, err = objects.LocationOf(found[0]); err != nil {
+			return failure(controller.Damaged, "%s", err)
+		}
+	}
+	v, exists, err := m.find(ctx, at)
 	switch {
 	case err != nil:
 		return err

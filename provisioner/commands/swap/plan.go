@@ -1,0 +1,302 @@
+package swap
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
+)
+
+// planner collects all that prevents a swap, so that an operator need not find out one by
+// one.
+type planner struct {
+	*Swapper
+	*Plan
+	problems []string
+}
+
+func (p *planner) refuse(format string, arguments ...any) {
+	p.problems = append(p.problems, fmt.Sprintf(format, arguments...))
+}
+
+// Plan checks everything that can be checked without a change. A *RefusedError lists what
+// prevents the swap. One that has gone beyond the first stamp can only be finished.
+func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
+	p := &planner{Swapper: r, Plan: &Plan{Request: request}}
+	if request.Claims[0] == request.Claims[1] {
+		return nil, refused("both are claim %s/%s", request.Namespace, request.Claims[0])
+	}
+	for i, name := range request.Claims {
+		var err error
+		if p.sides[i], err = r.read(ctx, request.Namespace, name); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.resume(); err != nil {
+		return nil, err
+	}
+	if p.Begun {
+		if beyond, err := r.isBeyond(ctx, p.Plan); err != nil || beyond {
+			return p.Plan, err
+		}
+	}
+	for i, s := range p.sides {
+		if s.claim == nil {
+			p.refuse("claim %s/%s is gone, or no longer Bound", p.Namespace, p.Claims[i])
+		}
+	}
+	if len(p.problems) > 0 {
+		return nil, &RefusedError{p.problems}
+	}
+	p.compare()
+	p.decideAgain()
+	if err := p.decide(ctx); err != nil {
+		return nil, err
+	}
+	for i, s := range p.sides {
+		if err := p.checkUse(ctx, s); err != nil {
+			return nil, err
+		}
+		if err := p.checkVolume(ctx, s, p.sides[1-i]); err != nil {
+			return nil, err
+		}
+	}
+	if a, b := p.sides[0].has, p.sides[1].has; a.MultiAttach != b.MultiAttach {
+		p.refuse("only one of the volumes can be attached to several nodes")
+	}
+	if len(p.problems) > 0 {
+		return nil, &RefusedError{p.problems}
+	}
+	return p.Plan, nil
+}
+
+// read reads a claim and its PersistentVolume.
+func (r *Swapper) read(ctx context.Context, namespace, name string) (*side, error) {
+	claim, err := r.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("cannot read claim %s/%s: %w", namespace, name, err)
+	case err != nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound:
+		begun, listErr := r.begunFor(ctx, namespace, name)
+		if listErr != nil || begun != nil {
+			return begun, listErr
+		}
+		return nil, refused("claim %s/%s does not exist, is not Bound, or is being deleted", namespace, name)
+	}
+	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s of claim %s/%s: %w", claim.Spec.VolumeName, namespace, name, err)
+	case pv.DeletionTimestamp != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
+		return nil, refused("PersistentVolume %s is not bound to claim %s/%s, or is being deleted", pv.Name, namespace, name)
+	case pv.Annotations[objects.AnnotationProvisionedBy] != r.ProvisionerName:
+		return nil, refused("PersistentVolume %s of claim %s was not made by %s", pv.Name, name, r.ProvisionerName)
+	case !objects.IsCSI(pv) || !objects.IsOurs(pv):
+		return nil, refused("PersistentVolume %s of claim %s is native, so it says for good which volume it is; only claims in mode csi can swap", pv.Name, name)
+	}
+	origin, err := objects.OriginOf(pv)
+	switch {
+	case err != nil:
+		return nil, refused("%s", err)
+	case origin.Cluster != r.Cluster:
+		return nil, refused("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, r.Cluster)
+	case objects.HolderOf(pv) != claim.UID:
+		return nil, refused("PersistentVolume %s is not recorded for claim %s yet; see the event Rebound or RebindDenied of the claim", pv.Name, name)
+	case objects.ClaimInName(pv.Name) == "":
+		return nil, refused("PersistentVolume %s of claim %s was imported, and its name says which volume it is", pv.Name, name)
+	}
+	return &side{claim: claim, pv: pv}, nil
+}
+
+// begunFor finds the side of a claim that has gone since its swap began; nil if there is
+// none.
+func (r *Swapper) begunFor(ctx context.Context, namespace, name string) (*side, error) {
+	found, err := paging.List(ctx, "PersistentVolumes", r.Client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
+		for i := range page.Items {
+			pv := &page.Items[i]
+			if ref := pv.Spec.ClaimRef; pv.Annotations[AnnotationIntent] != "" && ref != nil && ref.Namespace == namespace && ref.Name == name && objects.IsCSI(pv) {
+				found = append(found, pv)
+			}
+		}
+		return found
+	})
+	if err != nil || len(found) != 1 {
+		return nil, err
+	}
+	return &side{pv: found[0]}, nil
+}
+
+// resume finds out whether an earlier run has begun, and what each side gets.
+func (p *planner) resume() error {
+	var found [2]*intent
+	for i, s := range p.sides {
+		var err error
+		if found[i], err = intentOf(s.pv); err != nil {
+			return refused("%s", err)
+		}
+		if found[i] != nil && found[i].With != p.sides[1-i].pv.Name {
+			return refused("the volume of claim %s is being swapped with that of PersistentVolume %s; finish that first", p.Claims[i], found[i].With)
+		}
+	}
+	for i, s := range p.sides {
+		other := p.sides[1-i]
+		switch {
+		case found[i] != nil:
+			s.intent = *found[i]
+		case found[1-i] != nil:
+			// The first change writes both intents, and the last removes them.
+			s.intent = intent{With: other.pv.Name, From: found[1-i].To, To: found[1-i].From}
+		default:
+			s.intent = intent{With: other.pv.Name, From: recordOf(s.pv), To: recordOf(other.pv)}
+		}
+		if now := recordOf(s.pv); !now.is(s.intent.From) && !now.is(s.intent.To) {
+			return refused("PersistentVolume %s records volume %s, which is neither of the swap's, %s and %s", s.pv.Name, now, s.intent.From, s.intent.To)
+		}
+	}
+	p.Begun = found[0] != nil || found[1] != nil
+	return nil
+}
+
+// decideAgain keeps a command that is run again after its end from swapping back.
+func (p *planner) decideAgain() {
+	for i, s := range p.sides {
+		swapped, err := objects.SwappedOf(s.pv)
+		if err == nil && swapped != nil && swapped.With == p.sides[1-i].pv.Name && !p.Again {
+			p.refuse("claim %s has the volume of claim %s from an earlier swap; to swap them once more, add --again", s.claim.Name, p.sides[1-i].claim.Name)
+			return
+		}
+	}
+}
+
+// compare refuses what a PersistentVolume cannot change.
+func (p *planner) compare() {
+	a, b := p.sides[0], p.sides[1]
+	for what, differ := range map[string]bool{
+		"volumeMode":    objects.IsBlockVolume(a.pv) != objects.IsBlockVolume(b.pv),
+		"accessModes":   !sameModes(a.pv.Spec.AccessModes, b.pv.Spec.AccessModes),
+		"csi.fsType":    a.pv.Spec.CSI.FSType != b.pv.Spec.CSI.FSType,
+		"nodeAffinity":  !reflect.DeepEqual(a.pv.Spec.NodeAffinity, b.pv.Spec.NodeAffinity),
+		"the tenant":    a.pv.Annotations[objects.AnnotationTenant] != b.pv.Annotations[objects.AnnotationTenant],
+		"csi.readOnly":  a.pv.Spec.CSI.ReadOnly != b.pv.Spec.CSI.ReadOnly,
+		"the encrypter": objects.EncryptedOf(a.pv) != "" || objects.EncryptedOf(b.pv) != "",
+	} {
+		switch {
+		case differ && what == "the encrypter":
+			p.refuse("volumes that nodes encrypt cannot be swapped: their keys are those of their claims")
+		case differ:
+			p.refuse("%s of PersistentVolumes %s and %s differ", what, a.pv.Name, b.pv.Name)
+		}
+	}
+	for _, s := range p.sides {
+		if class := s.pv.Spec.VolumeAttributesClassName; class != nil && *class != "" {
+			p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
+		}
+		if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
+			p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
+		}
+	}
+	slices.Sort(p.problems)
+}
+
+func sameModes(a, b []corev1.PersistentVolumeAccessMode) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// decide asks the policy whether each claim may have a volume of the other's backend.
+func (p *planner) decide(ctx context.Context) error {
+	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, p.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", p.Namespace, err)
+	}
+	for _, s := range p.sides {
+		decision := p.Policy.DecideHolder(objects.RequestToHold(p.Namespace, s.claim.Name, namespace.Labels, s.pv), s.intent.To.Backend)
+		switch {
+		case decision.Denial != nil:
+			p.refuse("claim %s may not have volume %s: %s: %s", s.claim.Name, s.intent.To, decision.Denial.Reason, decision.Denial.Message)
+		case decision.Tenant != s.pv.Annotations[objects.AnnotationTenant]:
+			p.refuse("namespace %s is tenant %s's by now, and the volume of claim %s counts for tenant %s", p.Namespace, decision.Tenant, s.claim.Name, s.pv.Annotations[objects.AnnotationTenant])
+		}
+	}
+	return nil
+}
+
+// checkUse refuses a volume that a node has, or is about to get.
+func (p *planner) checkUse(ctx context.Context, s *side) error {
+	attachments, err := p.Nodes.Attachments(ctx, s.pv.Name)
+	if err != nil {
+		return err
+	}
+	users, err := p.Nodes.Users(ctx, nodeuse.VolumeOf(s.pv))
+	if err != nil {
+		return err
+	}
+	for _, a := range attachments {
+		users = append(users, a.Node)
+	}
+	slices.Sort(users)
+	if users = slices.Compact(users); len(users) > 0 {
+		p.refuse("claim %s is in use on node %s; stop its pods first", s.claim.Name, strings.Join(users, ", "))
+	}
+	return nil
+}
+
+// checkVolume refuses a volume that is not the claim's, or not fit for the other one.
+func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
+	from := s.intent.From
+	volumes, err := p.Volumes(from.Backend)
+	if err != nil {
+		p.refuse("%s", err)
+		return nil
+	}
+	v, place, err := volumes.Volume(ctx, from.Volume)
+	if err != nil {
+		return err
+	}
+	s.has = v
+	if v.Metadata[stamps.KeySwap] == s.intent.With {
+		// An earlier run got as far as this.
+		v.Metadata = maps.Clone(v.Metadata)
+		delete(v.Metadata, stamps.KeySwap)
+		if v.Status == cinder.StatusAttaching {
+			v.Status = cinder.StatusAvailable
+		}
+	}
+	origin, err := objects.OriginOf(s.pv)
+	if err != nil {
+		return err
+	}
+	capacity := other.pv.Spec.Capacity[corev1.ResourceStorage]
+	_, hasKey := v.Metadata[stamps.KeyEncryption]
+	switch {
+	case from.Place.IsKnown() && from.Place != place:
+		p.refuse("volume %s is recorded at %s, but the backend points to %s", from, from.Place, place)
+	case v.ID == "":
+		p.refuse("volume %s no longer exists", from)
+	case !origin.Target().Stamp.Owns(v):
+		p.refuse("volume %s is stamped %s, not for PersistentVolume %s", from, stamps.Of(v).Describe(), s.pv.Name)
+	case !stamps.IsCSI(v) || !stamps.EverAttached(v):
+		p.refuse("volume %s is not marked as recorded yet; try again in a minute", from)
+	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || len(stamps.NodeRecordsOf(v)) > 0:
+		p.refuse("volume %s is %s, has %d attachments and records those of %d nodes; stop the pods that use claim %s", from, v.Status, len(v.Attachments), len(stamps.NodeRecordsOf(v)), s.claim.Name)
+	case v.Encrypted || hasKey:
+		p.refuse("volume %s is encrypted, and its key is that of its claim", from)
+	case v.SizeGiB<<30 < capacity.Value():
+		p.refuse("volume %s has %d GiB, but PersistentVolume %s of claim %s has %s", from, v.SizeGiB, other.pv.Name, other.claim.Name, capacity.String())
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+// Package swap lets two claims of the CSI driver exchange their volumes. It runs in a
+// command, beside the leader and with the rights of an operator. Claims and
+// PersistentVolumes stay; what a PersistentVolume records about its volume changes.
+//
+// Three things keep two claims from one volume. Cinder reserves both volumes, so nobody
+// attaches, extends, snapshots or deletes them meanwhile. A mark on each makes it nobody's,
+// so the leader, whatever its caches show, leaves it alone. And the stamps change before
+// the records, so a volume is never served to a claim that its stamp does not name.
+//
+// Before the first change, each PersistentVolume gets the whole intent. A swap that ended
+// anywhere continues when it is run again, and after the first stamp it only goes forward.
+package swap
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+)
+
+// AnnotationIntent is on a PersistentVolume whose volume is being swapped. It holds an
+// intent as JSON, and goes when all is done.
+const AnnotationIntent = objects.Prefix + "swap"
+
+// Volumes are the volumes of one backend; backends.Swaps implements it.
+type Volumes interface {
+	Volume(ctx context.Context, id string) (cinder.Volume, cinder.Place, error)
+	Begin(ctx context.Context, id, with string) error
+	Restamp(ctx context.Context, id string, stamp stamps.Volume, pvUID string) error
+	End(ctx context.Context, id, with string) error
+}
+
+// Nodes determines which nodes use a volume; *nodeuse.Tracker implements it.
+type Nodes interface {
+	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
+	Attachments(ctx context.Context, pv string) ([]nodeuse.Attachment, error)
+}
+
+// Swapper swaps volumes.
+type Swapper struct {
+	Client kubernetes.Interface
+	Policy *policy.Policy
+	// Volumes returns an error if no backend of that name is configured.
+	Volumes             func(backend string) (Volumes, error)
+	Nodes               Nodes
+	ProvisionerName     string
+	Cluster, ClusterUID string
+}
+
+// Request is what an operator asks for.
+type Request struct {
+	Namespace string
+	// Claims are the names of two claims.
+	Claims [2]string
+	// Again swaps two claims once more that have each other's volumes already.
+	Again bool
+}
+
+// Plan is a swap that nothing prevents, as far as can be known before any change.
+type Plan struct {
+	Request
+	// Begun means that an earlier run has begun with it.
+	Begun bool
+	sides [2]*side
+}
+
+// side is one of the two claims.
+type side struct {
+	// claim is nil if it has gone since the swap began.
+	claim *corev1.PersistentVolumeClaim
+	pv    *corev1.PersistentVolume
+	// intent is what the PersistentVolume gets.
+	intent intent
+	// has is the volume at Cinder that the PersistentVolume had at first.
+	has cinder.Volume
+}
+
+// intent is one PersistentVolume's part of a swap.
+type intent struct {
+	// With is the name of the other PersistentVolume.
+	With string `json:"with"`
+	From record `json:"from"`
+	To   record `json:"to"`
+}
+
+// record is what a PersistentVolume records about its volume.
+type record struct {
+	Backend         string       `json:"backend"`
+	Volume          string       `json:"volume"`
+	Place           cinder.Place `json:"place"`
+	FilesystemUUIDs []string     `json:"filesystemUUIDs,omitempty"`
+	NeverFormat     bool         `json:"neverFormat,omitempty"`
+}
+
+func (r record) String() string { return wire.Handle{Backend: r.Backend, ID: r.Volume}.String() }
+
+// is reports whether two records are of the same volume.
+func (r record) is(other record) bool { return r.String() == other.String() }
+
+// recordOf reads the record of a PersistentVolume.
+func recordOf(pv *corev1.PersistentVolume) record {
+	about := objects.VolumeContextOf(pv)
+	return record{
+		Backend: pv.Annotations[objects.AnnotationBackend], Volume: pv.Annotations[objects.AnnotationVolume], Place: objects.PlaceOf(pv),
+		FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
+	}
+}
+
+// intentOf reads the intent of a PersistentVolume; nil if it has none.
+func intentOf(pv *corev1.PersistentVolume) (*intent, error) {
+	text := pv.Annotations[AnnotationIntent]
+	if text == "" {
+		return nil, nil
+	}
+	var i intent
+	if err := json.Unmarshal([]byte(text), &i); err != nil || i.With == "" || i.From.Volume == "" || i.To.Volume == "" {
+		return nil, objects.Damaged(pv, AnnotationIntent, "cannot be read")
+	}
+	return &i, nil
+}
+
+// isSwitched reports whether the PersistentVolume records the volume that it gets.
+func (s *side) isSwitched() bool { return recordOf(s.pv).is(s.intent.To) }
+
+// stamp returns the stamp of the volume that the side's PersistentVolume gets.
+func (r *Swapper) stamp(s *side) stamps.Volume {
+	return stamps.Volume{
+		Cluster: r.Cluster, ClusterUID: r.ClusterUID, Namespace: s.pv.Spec.ClaimRef.Namespace, Claim: s.pv.Spec.ClaimRef.Name, ClaimUID: string(objects.MadeFor(s.pv)), PV: s.pv.Name,
+		ReboundTo: s.pv.Annotations[objects.AnnotationReboundTo], Tenant: s.pv.Annotations[objects.AnnotationTenant], StorageClass: s.pv.Spec.StorageClassName,
+	}
+}
+
+// annotate changes annotations of a PersistentVolume in one request. What is no text
+// becomes JSON, and nil removes an annotation.
+func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any) error {
+	for key, value := range changes {
+		if _, isText := value.(string); isText || value == nil {
+			continue
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		changes[key] = string(text)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.pv.UID, "annotations": changes}})
+	if err != nil {
+		return err
+	}
+	saved, err := r.Client.CoreV1().PersistentVolumes().Patch(ctx, s.pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot change the annotations of PersistentVolume %s: %w", s.pv.Name, err)
+	}
+	s.pv = saved
+	return nil
+}
+
+// Describe says what each claim has, or will have.
+func (p *Plan) Describe() []string {
+	var lines []string
+	for i, s := range p.sides {
+		lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.pv.Name, s.intent.To, s.intent.From))
+	}
+	return lines
+}
+
+// RefusedError lists all that prevents a swap.
+type RefusedError struct{ Problems []string }
+
+func (e *RefusedError) Error() string { return strings.Join(e.Problems, "; ") }
+
+func refused(format string, arguments ...any) error {
+	return &RefusedError{[]string{fmt.Sprintf(format, arguments...)}}
+}
