@@ -33,7 +33,7 @@ a claim gets its data of yesterday from a claim that was restored from a snapsho
 moves to another backend, from a claim there to which its files were copied.
 
 No pod may use the claims. From the first step to the last, Cinder attaches neither
-volume. If the command is interrupted, run it again.
+volume. If the command is interrupted, run it again; done twice, it changes nothing.
 
 Without --apply, it checks everything that can be checked without a change.
 
@@ -68,7 +68,7 @@ failed, 2 wrong usage, or the cluster cannot be read.`,
 	flags.addFlags(command)
 	set := command.Flags()
 	set.StringVar(&flags.request.Claims[1], "with", "", "`name` of the other claim (required)")
-	set.BoolVar(&flags.request.Again, "again", false, "swap two claims once more that have each other's volumes")
+	set.BoolVar(&flags.request.Back, "back", false, "swap two claims back that have each other's volumes")
 	set.BoolVar(&flags.apply, "apply", false, "swap the volumes; without it, the command only checks")
 	return command
 }
@@ -96,7 +96,7 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("cannot swap the volumes of claims %s and %s of namespace %s: %s",
 			f.request.Claims[0], f.request.Claims[1], f.request.Namespace, statusreport.OneLine(err.Error()))}
 	}
-	if !f.apply {
+	if !f.apply && !plan.Done {
 		fmt.Fprintln(stdout, "nothing was changed; with --apply, this would be so:")
 	}
 	for _, line := range plan.Describe() {

@@ -23,8 +23,9 @@ type Swapped struct {
 	// Handle is that of the PersistentVolume. A copy of the annotation on another
 	// PersistentVolume does not count.
 	Handle string `json:"handle"`
-	// With is the PersistentVolume that had the volume before.
-	With string `json:"with"`
+	// With is the PersistentVolume that had the volume before; empty if the two swapped them
+	// back.
+	With string `json:"with,omitempty"`
 	// FilesystemUUIDs and NeverFormat are those of wire.Volume.
 	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
 	NeverFormat     bool     `json:"neverFormat,omitempty"`

@@ -11,6 +11,9 @@ import (
 
 // Apply swaps the volumes. If it fails before the first stamp, it takes back what it did.
 func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
+	if p.Done {
+		return nil
+	}
 	switched := p.sides[0].isSwitched() && p.sides[1].isSwitched()
 	if !switched {
 		for _, s := range p.sides {
@@ -117,13 +120,19 @@ func (r *Swapper) restamp(ctx context.Context, s *side) error {
 
 // record makes a PersistentVolume record its new volume.
 func (r *Swapper) record(ctx context.Context, s *side) error {
-	to := s.intent.To
+	to, with := s.intent.To, s.intent.With
+	if s.intent.Back {
+		with = ""
+	}
 	changes := map[string]any{
 		objects.AnnotationVolume: to.Volume, objects.AnnotationBackend: to.Backend,
 		objects.AnnotationEndpoint: nil, objects.AnnotationProject: nil,
 		objects.AnnotationSwapped: objects.Swapped{
-			Handle: s.pv.Spec.CSI.VolumeHandle, With: s.intent.With, FilesystemUUIDs: to.FilesystemUUIDs, NeverFormat: to.NeverFormat,
+			Handle: s.pv.Spec.CSI.VolumeHandle, With: with, FilesystemUUIDs: to.FilesystemUUIDs, NeverFormat: to.NeverFormat,
 		},
+	}
+	if s.intent.Back && to.String() == s.pv.Spec.CSI.VolumeHandle {
+		changes[objects.AnnotationSwapped] = nil // all is as it was
 	}
 	for key, value := range objects.PlaceAnnotations(to.Place) {
 		changes[key] = value

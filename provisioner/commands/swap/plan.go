@@ -11,9 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -44,13 +46,17 @@ func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 			return nil, err
 		}
 	}
-	if err := p.resume(); err != nil {
+	begun, err := p.resume()
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if p.Begun {
+	case begun:
 		if beyond, err := r.isBeyond(ctx, p.Plan); err != nil || beyond {
 			return p.Plan, err
 		}
+	case p.haveEachOthers() != request.Back:
+		p.Done = true
+		return p.Plan, nil
 	}
 	for i, s := range p.sides {
 		if s.claim == nil {
@@ -61,7 +67,6 @@ func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		return nil, &RefusedError{p.problems}
 	}
 	p.compare()
-	p.decideAgain()
 	if err := p.decide(ctx); err != nil {
 		return nil, err
 	}
@@ -139,15 +144,14 @@ func (r *Swapper) begunFor(ctx context.Context, namespace, name string) (*side, 
 }
 
 // resume finds out whether an earlier run has begun, and what each side gets.
-func (p *planner) resume() error {
+func (p *planner) resume() (begun bool, err error) {
 	var found [2]*intent
 	for i, s := range p.sides {
-		var err error
 		if found[i], err = intentOf(s.pv); err != nil {
-			return refused("%s", err)
+			return false, refused("%s", err)
 		}
 		if found[i] != nil && found[i].With != p.sides[1-i].pv.Name {
-			return refused("the volume of claim %s is being swapped with that of PersistentVolume %s; finish that first", p.Claims[i], found[i].With)
+			return false, refused("the volume of claim %s is being swapped with that of PersistentVolume %s; finish that first", p.Claims[i], found[i].With)
 		}
 	}
 	for i, s := range p.sides {
@@ -157,27 +161,32 @@ func (p *planner) resume() error {
 			s.intent = *found[i]
 		case found[1-i] != nil:
 			// The first change writes both intents, and the last removes them.
-			s.intent = intent{With: other.pv.Name, From: found[1-i].To, To: found[1-i].From}
+			s.intent = intent{With: other.pv.Name, Back: found[1-i].Back, From: found[1-i].To, To: found[1-i].From}
 		default:
-			s.intent = intent{With: other.pv.Name, From: recordOf(s.pv), To: recordOf(other.pv)}
+			s.intent = intent{With: other.pv.Name, Back: p.Back, From: recordOf(s.pv), To: recordOf(other.pv)}
 		}
 		if now := recordOf(s.pv); !now.is(s.intent.From) && !now.is(s.intent.To) {
-			return refused("PersistentVolume %s records volume %s, which is neither of the swap's, %s and %s", s.pv.Name, now, s.intent.From, s.intent.To)
+			return false, refused("PersistentVolume %s records volume %s, which is neither of the swap's, %s and %s", s.pv.Name, now, s.intent.From, s.intent.To)
 		}
 	}
-	p.Begun = found[0] != nil || found[1] != nil
-	return nil
+	for i := range found {
+		if found[i] != nil && found[i].Back != p.Back {
+			return false, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[found[i].Back])
+		}
+	}
+	return found[0] != nil || found[1] != nil, nil
 }
 
-// decideAgain keeps a command that is run again after its end from swapping back.
-func (p *planner) decideAgain() {
+// haveEachOthers reports whether the last swap of either was with the other. So a command
+// that is run again after its end does not swap them back.
+func (p *planner) haveEachOthers() bool {
 	for i, s := range p.sides {
 		swapped, err := objects.SwappedOf(s.pv)
-		if err == nil && swapped != nil && swapped.With == p.sides[1-i].pv.Name && !p.Again {
-			p.refuse("claim %s has the volume of claim %s from an earlier swap; to swap them once more, add --again", s.claim.Name, p.sides[1-i].claim.Name)
-			return
+		if err != nil || swapped == nil || swapped.With != p.sides[1-i].pv.Name {
+			return false
 		}
 	}
+	return true
 }
 
 // compare refuses what a PersistentVolume cannot change.
@@ -248,11 +257,41 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	for _, a := range attachments {
 		users = append(users, a.Node)
 	}
+	staging, err := p.stagingNodes(ctx, s.pv.Spec.CSI.VolumeHandle)
+	if err != nil {
+		return err
+	}
+	users = append(users, staging...)
 	slices.Sort(users)
 	if users = slices.Compact(users); len(users) > 0 {
 		p.refuse("claim %s is in use on node %s; stop its pods first", s.claim.Name, strings.Join(users, ", "))
 	}
 	return nil
+}
+
+// stagingNodes returns the nodes that may have a volume staged, according to the reports of
+// their plugins. A lost node may go on writing after Kubernetes has detached the volume.
+func (r *Swapper) stagingNodes(ctx context.Context, handle string) ([]string, error) {
+	reports, err := r.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(staged.Labels()).String()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what nodes have staged: %w", err)
+	}
+	var nodes []string
+	for i := range reports.Items {
+		report, name := staged.Of(&reports.Items[i]), staged.NodeOf(reports.Items[i].Name)
+		if name == "" || !slices.Contains(report.Volumes, handle) {
+			continue
+		}
+		node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("cannot read node %s: %w", name, err)
+		case report.Has(handle, node):
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
 }
 
 // checkVolume refuses a volume that is not the claim's, or not fit for the other one.

@@ -64,15 +64,15 @@ type Request struct {
 	Namespace string
 	// Claims are the names of two claims.
 	Claims [2]string
-	// Again swaps two claims once more that have each other's volumes already.
-	Again bool
+	// Back swaps two claims back that have each other's volumes.
+	Back bool
 }
 
 // Plan is a swap that nothing prevents, as far as can be known before any change.
 type Plan struct {
 	Request
-	// Begun means that an earlier run has begun with it.
-	Begun bool
+	// Done means that nothing is left to do.
+	Done  bool
 	sides [2]*side
 }
 
@@ -91,6 +91,8 @@ type side struct {
 type intent struct {
 	// With is the name of the other PersistentVolume.
 	With string `json:"with"`
+	// Back means that the two had swapped their volumes before.
+	Back bool   `json:"back,omitempty"`
 	From record `json:"from"`
 	To   record `json:"to"`
 }
@@ -169,6 +171,12 @@ func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any)
 
 // Describe says what each claim has, or will have.
 func (p *Plan) Describe() []string {
+	if p.Done && p.Back {
+		return []string{fmt.Sprintf("claims %s and %s do not have each other's volumes; nothing to do", p.Claims[0], p.Claims[1])}
+	}
+	if p.Done {
+		return []string{fmt.Sprintf("claims %s and %s have each other's volumes already; nothing to do (--back swaps them back)", p.Claims[0], p.Claims[1])}
+	}
 	var lines []string
 	for i, s := range p.sides {
 		lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.pv.Name, s.intent.To, s.intent.From))
