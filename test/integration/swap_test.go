@@ -50,7 +50,7 @@ func TestSwapVolumes(t *testing.T) {
 		at, err := objects.LocationOf(pv)
 		w.must(err)
 		now, found := w.sim.Volume(at.ID)
-		if at.Backend != backend || at.ID != volume.ID || !found || now.Metadata["csi.storage.k8s.io/pv/name"] != pv.Name ||
+		if at.Backend != backend || pv.Labels[annotation("backend")] != backend || at.ID != volume.ID || !found || now.Metadata["csi.storage.k8s.io/pv/name"] != pv.Name ||
 			now.Metadata[annotation("claim-uid")] != string(claim.UID) || now.Metadata[annotation("swap")] != "" || pv.Annotations[annotation("swap")] != "" {
 			t.Errorf("claim %s has volume %s, want %s/%s; its metadata is %v, and the annotations %v", claim.Name, at, backend, volume.ID, now.Metadata, pv.Annotations)
 		}

@@ -11,11 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -257,7 +255,7 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	for _, a := range attachments {
 		users = append(users, a.Node)
 	}
-	staging, err := p.stagingNodes(ctx, s.pv.Spec.CSI.VolumeHandle)
+	staging, err := p.Nodes.Staging(ctx, s.pv.Spec.CSI.VolumeHandle)
 	if err != nil {
 		return err
 	}
@@ -267,31 +265,6 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 		p.refuse("claim %s is in use on node %s; stop its pods first", s.claim.Name, strings.Join(users, ", "))
 	}
 	return nil
-}
-
-// stagingNodes returns the nodes that may have a volume staged, according to the reports of
-// their plugins. A lost node may go on writing after Kubernetes has detached the volume.
-func (r *Swapper) stagingNodes(ctx context.Context, handle string) ([]string, error) {
-	reports, err := r.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(staged.Labels()).String()})
-	if err != nil {
-		return nil, fmt.Errorf("cannot list what nodes have staged: %w", err)
-	}
-	var nodes []string
-	for i := range reports.Items {
-		report, name := staged.Of(&reports.Items[i]), staged.NodeOf(reports.Items[i].Name)
-		if name == "" || !slices.Contains(report.Volumes, handle) {
-			continue
-		}
-		node, err := r.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return nil, fmt.Errorf("cannot read node %s: %w", name, err)
-		case report.Has(handle, node):
-			nodes = append(nodes, name)
-		}
-	}
-	return nodes, nil
 }
 
 // checkVolume refuses a volume that is not the claim's, or not fit for the other one.

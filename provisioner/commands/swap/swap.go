@@ -46,6 +46,7 @@ type Volumes interface {
 type Nodes interface {
 	Users(ctx context.Context, v nodeuse.Volume) ([]string, error)
 	Attachments(ctx context.Context, pv string) ([]nodeuse.Attachment, error)
+	Staging(ctx context.Context, handle string) ([]string, error)
 }
 
 // Swapper swaps volumes.
@@ -157,7 +158,11 @@ func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any)
 		}
 		changes[key] = string(text)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.pv.UID, "annotations": changes}})
+	metadata := map[string]any{"uid": s.pv.UID, "annotations": changes}
+	if backend, changed := changes[objects.AnnotationBackend]; changed {
+		metadata["labels"] = map[string]any{objects.AnnotationBackend: backend}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}

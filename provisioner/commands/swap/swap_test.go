@@ -98,6 +98,10 @@ type fixture struct {
 
 func (f *fixture) Users(context.Context, nodeuse.Volume) ([]string, error) { return f.users, nil }
 
+func (f *fixture) Staging(ctx context.Context, handle string) ([]string, error) {
+	return nodeuse.New(nodeuse.Options{Client: f.client}).Staging(ctx, handle)
+}
+
 func (f *fixture) Attachments(context.Context, string) ([]nodeuse.Attachment, error) { return nil, nil }
 
 // newFixture has a claim "data" with volume 1 at gold, and "old" with volume 2 at silver.

@@ -113,6 +113,7 @@ type Rules struct {
 // Engine attaches and detaches volumes for one term.
 type Engine struct {
 	Options
+	locator
 	places    places
 	routes    routes
 	unsettled *unsettled
@@ -138,7 +139,7 @@ func New(options Options) *Engine {
 	if options.Gate == nil {
 		options.Gate = NewGate()
 	}
-	e := &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
+	e := &Engine{Options: options, locator: locator{options.PersistentVolumes}, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
 		known: known{places: map[string]cinder.Place{}}}
 	e.detaching, e.lost, e.rounds, e.room = detaching{e}, lostNodes{e}, rounds{e}, room{e}
 	return e

@@ -148,15 +148,6 @@ func (e *Engine) nodeIDs() (map[string]string, error) {
 	return ids, nil
 }
 
-// listedAs returns the handle of a volume in the list of a backend. A volume that several
-// backends show is in the list of each.
-func (e *Engine) listedAs(v cinder.Volume, backend string) wire.Handle {
-	if pv := cachedPV(e.PersistentVolumes, stamps.Of(v).PV); pv != nil && objects.IsSwapped(pv) {
-		return e.handleFor(v, backend)
-	}
-	return wire.Handle{Backend: backend, ID: v.ID}
-}
-
 // listed describes a volume. A node has it if an attachment is recorded for the node
 // and is complete at Cinder. A node without a known ID is left out, because nobody can
 // ask for it.

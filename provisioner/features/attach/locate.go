@@ -3,6 +3,8 @@ package attach
 import (
 	"fmt"
 
+	"k8s.io/client-go/tools/cache"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
@@ -12,12 +14,15 @@ import (
 
 // Kubernetes and the nodes know a volume by its handle, and so does all of this package.
 // Where it is at Cinder, its PersistentVolume says: after a swap, that is not what the
-// handle names. Only what follows leads from one to the other.
+// handle names.
+
+// locator leads from one to the other.
+type locator struct{ pvs cache.Indexer }
 
 // locate returns where a volume is. Without a PersistentVolume, the handle says so, unless
 // another PersistentVolume has the volume that it names.
-func (e *Engine) locate(volume wire.Handle) (wire.Handle, error) {
-	found := objects.ByHandle(e.PersistentVolumes, wire.DriverName, volume.String())
+func (l locator) locate(volume wire.Handle) (wire.Handle, error) {
+	found := objects.ByHandle(l.pvs, wire.DriverName, volume.String())
 	if len(found) > 0 {
 		at, err := objects.LocationOf(found[0])
 		if err != nil {
@@ -25,7 +30,7 @@ func (e *Engine) locate(volume wire.Handle) (wire.Handle, error) {
 		}
 		return at, nil
 	}
-	for _, pv := range objects.ByVolumeID(e.PersistentVolumes, volume.ID) {
+	for _, pv := range objects.ByVolumeID(l.pvs, volume.ID) {
 		if objects.IsSwapped(pv) {
 			return wire.Handle{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("no PersistentVolume has the handle %s, and the volume of that ID is by now that of PersistentVolume %s", volume, pv.Name)}
 		}
@@ -35,8 +40,8 @@ func (e *Engine) locate(volume wire.Handle) (wire.Handle, error) {
 
 // backendOf returns the backend of a volume. If nothing says where the volume is, that is
 // the one in its handle.
-func (e *Engine) backendOf(volume wire.Handle) string {
-	at, err := e.locate(volume)
+func (l locator) backendOf(volume wire.Handle) string {
+	at, err := l.locate(volume)
 	if err != nil {
 		return volume.Backend
 	}
@@ -45,8 +50,8 @@ func (e *Engine) backendOf(volume wire.Handle) string {
 
 // handleFor returns the handle of a volume that a backend shows. All backends of a project
 // show the same volumes, and nodes know a volume by the handle of its PersistentVolume.
-func (e *Engine) handleFor(v cinder.Volume, shownBy string) wire.Handle {
-	if pv := cachedPV(e.PersistentVolumes, stamps.Of(v).PV); pv != nil && objects.IsCSI(pv) {
+func (l locator) handleFor(v cinder.Volume, shownBy string) wire.Handle {
+	if pv := cachedPV(l.pvs, stamps.Of(v).PV); pv != nil && objects.IsCSI(pv) {
 		handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
 		id := handle.ID
 		if objects.IsSwapped(pv) {
@@ -57,4 +62,13 @@ func (e *Engine) handleFor(v cinder.Volume, shownBy string) wire.Handle {
 		}
 	}
 	return wire.Handle{Backend: shownBy, ID: v.ID}
+}
+
+// listedAs returns the handle of a volume in the list of a backend. A volume that several
+// backends show is in the list of each.
+func (l locator) listedAs(v cinder.Volume, backend string) wire.Handle {
+	if pv := cachedPV(l.pvs, stamps.Of(v).PV); pv != nil && objects.IsSwapped(pv) {
+		return l.handleFor(v, backend)
+	}
+	return wire.Handle{Backend: backend, ID: v.ID}
 }

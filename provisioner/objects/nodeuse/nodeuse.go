@@ -18,6 +18,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -453,6 +454,35 @@ func (t *Tracker) readReports(ctx context.Context, nodes map[string]*corev1.Node
 		}
 		return page.Continue, nil
 	})
+}
+
+// Staging lists the nodes that may have a volume of the driver staged, according to the
+// reports of their plugins in any namespace. A lost node may go on writing after Kubernetes
+// has detached the volume.
+func (t *Tracker) Staging(ctx context.Context, handle string) ([]string, error) {
+	var nodes []string
+	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+		options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
+		page, err := t.options.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("cannot list the reports of the node plugins: %w", err)
+		}
+		for i := range page.Items {
+			name, report := staged.NodeOf(page.Items[i].Name), staged.Of(&page.Items[i])
+			if name == "" || !slices.Contains(report.Volumes, handle) {
+				continue
+			}
+			node, err := t.options.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return "", fmt.Errorf("cannot read node %s: %w", name, err)
+			}
+			if err == nil && report.Has(handle, node) {
+				nodes = append(nodes, name)
+			}
+		}
+		return page.Continue, nil
+	})
+	return nodes, err
 }
 
 // pages reads a list to its end. If the API server has meanwhile forgotten a page, the
