@@ -20,7 +20,7 @@ const (
 	KeyCluster    = Prefix + "cluster"
 	KeyClusterUID = Prefix + "kube-system-uid"
 	// KeyClaimUID is the UID of the claim that the volume was created for. It is part of
-	// the volume's identity and stays when another claim gets the volume.
+	// the volume's identity and stays when another claim gets the PersistentVolume.
 	KeyClaimUID = Prefix + "claim-uid"
 	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
 	KeyReboundTo = Prefix + "rebound-to"
