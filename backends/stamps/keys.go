@@ -85,8 +85,11 @@ const LongestValue = 255
 // empty for other volumes.
 func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 	return func(v cinder.Volume) string {
-		if v.Metadata[KeyCluster] != cluster || IsBeingSwapped(v) {
+		switch {
+		case v.Metadata[KeyCluster] != cluster:
 			return ""
+		case IsBeingSwapped(v):
+			return "swap of " + v.ID // no claim's
 		}
 		return v.Metadata[KeyClaimUID]
 	}
