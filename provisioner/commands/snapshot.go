@@ -93,7 +93,7 @@ func (l snapshotList) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BACKEND\tID\tNAME\tGIB\tSTATUS\tVOLUME\tOWNER\tIMPORTABLE")
 	for _, s := range l.Snapshots {
-		row(table, s.Backend, s.ID, s.Name, fmt.Sprint(s.SizeGiB), string(s.Status), s.Volume, s.Owner(), importable(s.Importable, s.Why))
+		row(table, s.Backend, s.ID, s.Name, fmt.Sprint(s.SizeGiB), s.Status, s.Volume, s.Owner(), importable(s.Importable, s.Why))
 	}
 	return table.Flush()
 }

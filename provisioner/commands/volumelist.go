@@ -81,7 +81,7 @@ func (l volumeList) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BACKEND\tID\tNAME\tGIB\tSTATUS\tTYPE\tZONE\tOWNER\tIMPORTABLE")
 	for _, v := range l.Volumes {
-		row(table, v.Backend, v.ID, v.Name, fmt.Sprint(v.SizeGiB), string(v.Status), v.Type, v.Zone, v.Owner(), importable(v.Importable, v.Why))
+		row(table, v.Backend, v.ID, v.Name, fmt.Sprint(v.SizeGiB), v.Status, v.Type, v.Zone, v.Owner(), importable(v.Importable, v.Why))
 	}
 	return table.Flush()
 }

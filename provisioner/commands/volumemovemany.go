@@ -154,8 +154,13 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 func (f *moveFlags) moveOne(ctx context.Context, retyper *retype.Retyper, one *oneMove) (news bool) {
 	before := one.state
 	plan, err := retyper.Plan(ctx, retype.Request{Namespace: one.namespace, Claim: one.claim, Type: f.request.Type, Migrate: true})
-	if err == nil && plan.PersistentVolume != one.pv {
-		err = fmt.Errorf("the claim has another PersistentVolume by now, %s", plan.PersistentVolume)
+	// The list may be hours old.
+	switch {
+	case err != nil:
+	case plan.PersistentVolume != one.pv || plan.Volume.ID != one.volume.ID:
+		err = fmt.Errorf("the claim has another volume by now, %s of PersistentVolume %s", plan.Volume.ID, plan.PersistentVolume)
+	case !plan.Done && plan.Volume.Type != f.from:
+		err = fmt.Errorf("the volume has the type %q by now", plan.Volume.Type)
 	}
 	if err == nil {
 		one.state, one.why = moveReady, strings.Join(plan.Warnings, "; ")

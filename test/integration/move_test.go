@@ -156,3 +156,34 @@ func TestMoveAllVolumesOfAType(t *testing.T) {
 		}
 	}
 }
+
+// TestAMoveOfAllVolumesOfATypeMovesNoOther: the list of what is to be moved is as old as the
+// command, which may run for hours. Meanwhile a volume gets another type.
+func TestAMoveOfAllVolumesOfATypeMovesNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "movesother", cindersim.Options{})
+	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
+	w.start()
+	w.claim("b", "late", "lab", "1Gi")
+	claims, err := suite.WaitBound(w.ctx, "movesother-b", 1)
+	w.must(err)
+	v := w.sim.VolumesNamed(claims[0].Spec.VolumeName)[0]
+	w.must(w.sim.SetVolumeStatus(v.ID, "in-use"))
+	done := make(chan string, 1)
+	go func() {
+		_, output := w.volumeCommand("move", "--from", "iscsi", "--to", "iscsi-mp", "--apply", "--wait", "10s", "--namespace", "movesother-b")
+		done <- output
+	}()
+	w.must(pause(w.ctx, 4*time.Second))
+	w.must(w.sim.SetVolumeStatus(v.ID, "available"))
+	if code, output := w.volumeCommand("move", "movesother-b/late", "--to", "rbd", "--apply"); code != 0 {
+		t.Fatal(output)
+	}
+	if now, _ := w.sim.Volume(v.ID); now.Type != "rbd" {
+		t.Fatalf("the volume has type %s", now.Type)
+	}
+	output := <-done
+	if now, _ := w.sim.Volume(v.ID); now.Type != "rbd" {
+		t.Errorf("the volume has type %s, although it had not the type iscsi anymore:\n%s", now.Type, output)
+	}
+}
