@@ -337,3 +337,20 @@ func TestAttackAVolumeThatIsGoneDoesNotKeepIntents(t *testing.T) {
 		t.Error(left)
 	}
 }
+
+// TestAttackAClaimThatIsBeingCopiedIsNotSwapped: while Cinder copies the volume of a claim,
+// its status stays available, and a finalizer on the claim says so. A swap in between makes
+// the leader write the copy's PersistentVolume with the filesystem UUIDs of the volume that
+// the claim has by then (objects.SourceOf, attempt.mapVolume), so no node ever mounts the
+// copy, and attributes cannot be corrected. A snapshot that is being taken never becomes
+// ready: its content records another volume than the claim's (snapshot.Sidecar.asked:
+// AlreadyExists, for ever).
+func TestAttackAClaimThatIsBeingCopiedIsNotSwapped(t *testing.T) {
+	for _, finalizer := range []string{objects.CopyFinalizer, "snapshot.storage.kubernetes.io/pvc-as-source-protection"} {
+		f := newFixture()
+		f.claims[0].Finalizers = []string{finalizer}
+		if _, err := f.swapper(t).Plan(t.Context(), request); err == nil {
+			t.Errorf("a claim with the finalizer %s can be swapped", finalizer)
+		}
+	}
+}
