@@ -354,3 +354,28 @@ func TestAttackAClaimThatIsBeingCopiedIsNotSwapped(t *testing.T) {
 		}
 	}
 }
+
+// TestAttackASwapThatWasKilledAtItsEndSurvivesTheDeletionOfTheOtherClaim: the records are
+// switched, and one of two volumes is available again when the command dies. The owner goes
+// on as the guide says and deletes the second claim; the leader removes its volume, which
+// nothing protects any more, and its PersistentVolume. Now the swap finds only one of its
+// sides, and refuses. The volume of the claim that is left, the one that everything was
+// done for, stays reserved and marked for ever.
+func TestAttackASwapThatWasKilledAtItsEndSurvivesTheDeletionOfTheOtherClaim(t *testing.T) {
+	f := newFixture()
+	f.killed(t, 5) // the first End has worked
+	if f.volumes[0].Metadata[stamps.KeySwap] != "" || f.volumes[1].Metadata[stamps.KeySwap] == "" {
+		t.Fatal("the case is wrong")
+	}
+	if err := f.client.CoreV1().PersistentVolumeClaims("team-a").Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.client.CoreV1().PersistentVolumes().Delete(t.Context(), f.pvs[1].Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	delete(f.fakeVolumes.volumes, "volume-1")
+	err := f.run(t, request)
+	if left := f.left(t); left != "" {
+		t.Errorf("%s\nerror: %v", left, err)
+	}
+}

@@ -3,10 +3,13 @@ package createvolume
 import (
 	"testing"
 
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
 // TestAttackDeletingASwappedVolumeAgainSucceeds: a trusted caller deletes the volume of a
@@ -22,7 +25,7 @@ func TestAttackDeletingASwappedVolumeAgainSucceeds(t *testing.T) {
 		}},
 		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-uid-2"}}},
 	}))
-	w.volume = stamped(nil)
+	w.volume = &cinder.Volume{ID: "volume-uid-1", Status: cinder.StatusAvailable, Metadata: stamps.Volume{Cluster: "cluster-1", ClaimUID: "uid-2", PV: "pvc-uid-2"}.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI})}
 	if err := w.Delete(t.Context(), wire.Handle{Backend: "gold", ID: "volume-uid-1"}); err != nil {
 		t.Error(err)
 	}
