@@ -379,3 +379,28 @@ func TestAttackASwapThatWasKilledAtItsEndSurvivesTheDeletionOfTheOtherClaim(t *t
 		t.Errorf("%s\nerror: %v", left, err)
 	}
 }
+
+// TestAttackTwoSwapsThatAreKilledCanBeEnded: as with two swaps at once, but the first dies
+// after its reservations, and the second, which planned before, after its intents: it has
+// overwritten that of the first, since annotate has no precondition. The volume is marked for
+// one swap, and its PersistentVolume intends the other, so each of them refuses.
+func TestAttackTwoSwapsThatAreKilledCanBeEnded(t *testing.T) {
+	f := newFixture()
+	f.third()
+	r := f.swapper(t)
+	late, err := r.Plan(t.Context(), withThird)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.killed(t, 2)
+	f.volumes[0].Metadata[stamps.KeySwap], f.volumes[0].Status = f.pvs[1].Name, cinder.StatusAttaching // its End did not work either
+	for _, s := range late.sides {
+		if err := r.annotate(t.Context(), s, map[string]any{AnnotationIntent: s.intent}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := []error{f.run(t, request), f.run(t, withThird), f.run(t, request)}
+	if left := f.left(t); left != "" {
+		t.Errorf("%s\nerrors: %q", left, errs)
+	}
+}

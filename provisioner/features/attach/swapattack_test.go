@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -60,5 +62,28 @@ func TestAttackAnOrphanIsNotStagedUnderItsOwnHandle(t *testing.T) {
 	w.rounds.tidy(t.Context())
 	if !slices.Contains(w.volumes.calls, "unpublish "+otherID+" from "+wire.NodeKey("n1")) {
 		t.Errorf("n1 has unmounted volume %s, which stays attached; calls %q; owed %v", otherID, w.volumes.calls, w.unsettled.owedBy(handle()))
+	}
+}
+
+// TestAttackARefusalIsThatOfTheFormerVolume: a volume is of no use to a node, so its claim
+// is swapped with one on another backend. What the term remembers by the handle is the former
+// volume's: for ten minutes, the pod is told on the same node what was wrong with that one,
+// and Cinder is not even asked.
+func TestAttackARefusalIsThatOfTheFormerVolume(t *testing.T) {
+	pv := testPV()
+	w := newWorld(t, pv, testSecret())
+	w.volumes.document = `{"driver_volume_type": "nfs"}`
+	if _, err := w.publish(t); err == nil {
+		t.Fatal("nfs is attached")
+	}
+	swapped := pv.DeepCopy()
+	swapped.Annotations[objects.AnnotationVolume] = otherID
+	swapped.Annotations[objects.AnnotationSwapped] = `{"handle": "gold/` + volumeID + `", "with": "pvc-2"}`
+	must(t, w.PersistentVolumes.Update(swapped))
+	_, err := w.client.CoreV1().PersistentVolumes().Update(t.Context(), swapped, metav1.UpdateOptions{})
+	must(t, err)
+	w.volumes.document = withCHAP
+	if _, err := w.publish(t); err != nil {
+		t.Error(err)
 	}
 }
