@@ -17,8 +17,9 @@ import (
 // Volume identifies the cluster, claim and PersistentVolume that a volume belongs to. The
 // create request contains it, so every volume of the program has it from the start.
 //
-// Cluster, ClaimUID and PV identify the volume throughout its life. The other fields
-// follow its PersistentVolume when that is bound to another claim.
+// Cluster, ClaimUID and PV identify the volume throughout its life, unless it is swapped
+// (IsBeingSwapped). The other fields follow its PersistentVolume when that is bound to
+// another claim.
 type Volume struct {
 	Cluster string
 	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
