@@ -404,3 +404,27 @@ func TestAttackTwoSwapsThatAreKilledCanBeEnded(t *testing.T) {
 		t.Errorf("%s\nerrors: %q", left, errs)
 	}
 }
+
+// TestAttackPersistentVolumesRestoredFromBeforeASwapCanBeRepaired: etcd, or the two
+// PersistentVolumes, come back from a backup that is older than the swap. Their records are
+// the former ones, and the stamps those of after the swap, so neither claim gets its volume.
+// The command that knows both refuses ("is stamped ..."), and --back says that nothing is to
+// be done. Without swaps, such a restore needs no repair.
+func TestAttackPersistentVolumesRestoredFromBeforeASwapCanBeRepaired(t *testing.T) {
+	f := newFixture()
+	if err := f.run(t, request); err != nil {
+		t.Fatal(err)
+	}
+	for _, pv := range newFixture().pvs {
+		if _, err := f.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var errs []error
+	for _, back := range []bool{false, true} {
+		errs = append(errs, f.run(t, Request{request.Namespace, request.Claims, back}))
+	}
+	if got := f.has(t); got != before && got != after {
+		t.Errorf("the claims have %s\nerrors: %q", got, errs)
+	}
+}
