@@ -109,3 +109,53 @@ func TestAttackAVolumeThatIsGoneHasEnded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAttackAReservationThatArrivesLateIsFound: a proxy gives up on the reservation, the
+// command takes back what it did, and Cinder reserves the volume after all. Nothing marks it
+// now, so no pod gets it ("another party reserved it"), and the command, run again, takes the
+// reservation for a stranger's. Nobody ends it but an OpenStack administrator.
+func TestAttackAReservationThatArrivesLateIsFound(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	memory.fault = failOnce("volume.os-reserve", late)
+	memory.delay = func() int { return 100 }
+	swaps := Swaps{memory.term(t)}
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err == nil {
+		t.Fatal("the answer was not lost")
+	}
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	memory.deliverAll()
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err != nil {
+		t.Errorf("run again: %v", err)
+	}
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	if status := memory.volumes[id].Status; status != cinder.StatusAvailable {
+		t.Errorf("the volume is %s, marked for swap %q", status, memory.volumes[id].Metadata[stamps.KeySwap])
+	}
+}
+
+// TestAttackAnExtensionIsNotThatOfTheNextOwner: the claim is made larger after the plan. The
+// leader reads its volume, and waits for its turn at the backend (other tenants, a rate limit,
+// a 429) while the whole swap happens. Then it extends the volume, which is available again
+// and the other claim's: that one has more than its capacity, and than its quota counts. A
+// VolumeAttributesClass that is set then retypes the wrong volume in the same way. Attachments
+// have the VolumeAttachment as a barrier (stillFree), and deletions the claim; nothing like
+// that exists here, since stillFree does not look at sizes and classes again.
+func TestAttackAnExtensionIsNotThatOfTheNextOwner(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	leader, swaps, done := memory.term(t), Swaps{memory.term(t)}, false
+	memory.before = func(operation string) {
+		if operation != "volume.os-extend" || done {
+			return
+		}
+		done = true
+		success(t, swaps.Begin(t.Context(), id, "pvc-uid-2"))
+		success(t, swaps.Restamp(t.Context(), id, claimStamp(2), "pv-2"))
+		success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	}
+	_, err := leader.Extend(t.Context(), claimTarget(1, id), 2)
+	if v := memory.volumes[id]; !done || v.Status == cinder.StatusExtending || v.SizeGiB != 1 {
+		t.Errorf("the volume of %s is %s, and has or gets %d GiB, for pvc-uid-1; error %v", v.Metadata[stamps.KeyPV], v.Status, max(v.SizeGiB, v.growsTo), err)
+	}
+}

@@ -428,3 +428,45 @@ func TestAttackPersistentVolumesRestoredFromBeforeASwapCanBeRepaired(t *testing.
 		t.Errorf("the claims have %s\nerrors: %q", got, errs)
 	}
 }
+
+// absent are volumes that Cinder may not have.
+type absent struct{ *fakeVolumes }
+
+func (f absent) Begin(ctx context.Context, id, with string) error {
+	if f.volumes[id] == nil {
+		return gone(id)
+	}
+	return f.fakeVolumes.Begin(ctx, id, with)
+}
+
+func (f absent) Restamp(ctx context.Context, id string, stamp stamps.Volume, pvUID string) error {
+	if f.volumes[id] == nil {
+		return gone(id)
+	}
+	return f.fakeVolumes.Restamp(ctx, id, stamp, pvUID)
+}
+
+func (f absent) End(ctx context.Context, id, with string) error {
+	if f.volumes[id] == nil {
+		return gone(id)
+	}
+	return f.fakeVolumes.End(ctx, id, with)
+}
+
+// TestAttackASwapOfWhichOneVolumeIsLostEnds: after a kill beyond the first stamp, the array
+// loses the former volume, which nobody needs any more, or an administrator deletes it. The
+// swap can only go forward, and cannot: the other volume, with the data, stays reserved.
+func TestAttackASwapOfWhichOneVolumeIsLostEnds(t *testing.T) {
+	f := newFixture()
+	f.killed(t, 4)
+	delete(f.fakeVolumes.volumes, "volume-1")
+	r := f.swapper(t)
+	r.Volumes = func(string) (Volumes, error) { return absent{&f.fakeVolumes}, nil }
+	plan, err := r.Plan(t.Context(), request)
+	if err == nil {
+		err = r.Apply(t.Context(), plan)
+	}
+	if v := f.volumes[1]; v.Metadata[stamps.KeySwap] != "" || v.Status != cinder.StatusAvailable {
+		t.Errorf("volume-2 is still %s and marked; error %v", v.Status, err)
+	}
+}
