@@ -1,7 +1,10 @@
 package backends
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -158,4 +161,37 @@ func TestAttackAnExtensionIsNotThatOfTheNextOwner(t *testing.T) {
 	if v := memory.volumes[id]; !done || v.Status == cinder.StatusExtending || v.SizeGiB != 1 {
 		t.Errorf("the volume of %s is %s, and has or gets %d GiB, for pvc-uid-1; error %v", v.Metadata[stamps.KeyPV], v.Status, max(v.SizeGiB, v.growsTo), err)
 	}
+}
+
+// TestAttackAVolumeRestoredFromABackupKeepsItsNewStamp: Cinder keeps the stamp of a volume that
+// it restores from a backup without volume metadata (of a volume that had none), so stampAgain
+// never runs, and the description that says for which claim the volume was made stays. It
+// does no harm as long as the stamp names the same claim. A swap changes that: from then on
+// stamps.Settled shows the volume to everybody as one that was never attached, of the former
+// claim, and without the swap's mark. The swap never gets beyond Restamp, and what protects a
+// volume that was in use is gone: RemoveUnrecorded, which audit and follow-ups call, takes it.
+func TestAttackAVolumeRestoredFromABackupKeepsItsNewStamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		v := forNodes()
+		v.Description = claimStamp(1).RestoredFrom("backup-1")
+		v.Metadata[cinder.MetadataSourceBackup] = "backup-1"
+		id := memory.add(v)
+		swaps := Swaps{memory.term(t)}
+		success(t, swaps.Begin(t.Context(), id, "pvc-uid-2"))
+		if err := swaps.Restamp(t.Context(), id, claimStamp(2), "pv-2"); err != nil {
+			t.Errorf("restamp: %v", err)
+		}
+		seen, found, err := memory.term(t).Find(t.Context(), id)
+		success(t, err)
+		if !found || !stamps.EverAttached(seen) || !stamps.IsBeingSwapped(seen) || stamps.Of(seen).PV != "pvc-uid-2" {
+			t.Errorf("the volume is seen as %v", seen.Metadata)
+		}
+		permit := func(context.Context, cinder.Volume) error { return nil }
+		err = memory.term(t).RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, permit)
+		if _, left := memory.volumes[id]; !left {
+			t.Errorf("the volume with the data is deleted; error %v", err)
+		}
+		time.Sleep(time.Minute) // until nothing is watched anymore
+	})
 }

@@ -32,7 +32,9 @@ func TestAttackAGroupThatWasBegunBeforeASwapIsGivenUp(t *testing.T) {
 			}
 			b.grouped.countGroup(b.groupContent())
 			_, err := (Sidecar{b.Controller}).TakeGroup(t.Context(), b.volumes, "groupsnapshot-g1", map[string]string{"consistency": "none"})
-			if !slices.ContainsFunc(b.shelf.calls, func(call string) bool { return len(call) > 7 && call[:7] == "abandon" || len(call) > 6 && call[:6] == "remove" }) {
+			if !slices.ContainsFunc(b.shelf.calls, func(call string) bool {
+				return len(call) > 7 && call[:7] == "abandon" || len(call) > 6 && call[:6] == "remove"
+			}) {
 				t.Errorf("nothing is removed: requests %q, error %v", b.shelf.calls, err)
 			}
 		})
