@@ -92,16 +92,16 @@ has errors and no last good one is kept; 2 wrong usage.`,
 		RunE: func(command *cobra.Command, _ []string) error {
 			err := errors.Join(options.Validate(), wiring.KeepMemoryBelow(memoryLimit, os.Getenv))
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			if options.Logger, err = wiring.NewLogger(log, logFormat, verbosity); err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			sender, err := traces.New(command.Context(), traces.Options{
 				Endpoint: traceEndpoint, Version: build.Version, IDs: tracing.IDs{}, Logger: options.Logger,
 			})
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			defer sender.Close()
 			options.Traces = sender.Provider
@@ -113,10 +113,7 @@ has errors and no last good one is kept; 2 wrong usage.`,
 			if err == nil {
 				err = replica.Run(command.Context())
 			}
-			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, err)
 		},
 	}
 	options.AddFlags(command.Flags())
@@ -152,12 +149,9 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 				options.Logger, err = wiring.NewLogger(log, logFormat, verbosity)
 			}
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
-			if err := plugin.Run(command.Context(), options); err != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, plugin.Run(command.Context(), options))
 		},
 	}
 	options.AddFlags(command.Flags())
@@ -172,10 +166,7 @@ func nodeGuardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: plugin.GuardCommand, Short: "Keep filesystems frozen for the node plugin", Hidden: true, DisableFlagParsing: true,
 		RunE: func(command *cobra.Command, arguments []string) error {
-			if err := plugin.Guard(arguments, command.InOrStdin(), os.Stdout); err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitUsage, plugin.Guard(arguments, command.InOrStdin(), os.Stdout))
 		},
 	}
 }
@@ -210,7 +201,7 @@ Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
 				report, err = nodecheck.Run(command.Context(), options)
 			}
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			if output == asJSON {
 				encoder := json.NewEncoder(command.OutOrStdout())
@@ -223,10 +214,7 @@ Exit codes: 0 no errors; 1 errors; 2 wrong usage, or no node at --host-root.`,
 			if failed := report.Errors(); err == nil && failed > 0 {
 				err = fmt.Errorf("%d of %d checks failed", failed, len(report.Checks))
 			}
-			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, err)
 		},
 	}
 	options.AddFlags(command.Flags())
@@ -258,16 +246,13 @@ usage.`,
 				options.Logger, err = wiring.NewLogger(log, wiring.LogJSON, 0)
 			}
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			grown, err := nodegrow.Run(command.Context(), options)
 			if err == nil {
 				err = json.NewEncoder(command.OutOrStdout()).Encode(grown)
 			}
-			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, err)
 		},
 	}
 	options.AddFlags(command.Flags())

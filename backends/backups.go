@@ -99,11 +99,7 @@ func (e *snapshots) createBackup(ctx context.Context, spec SnapshotSpec) (b cind
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	metadata := spec.Stamp.Metadata(spec.Metadata)
-	if spec.CSI {
-		metadata[stamps.KeyMode] = stamps.ModeCSI
-	}
-	wanted := cinder.NewBackup{Name: spec.Name, VolumeID: spec.Source.VolumeID, SnapshotID: from.ID, Incremental: spec.Incremental, Metadata: metadata}
+	wanted := cinder.NewBackup{Name: spec.Name, VolumeID: spec.Source.VolumeID, SnapshotID: from.ID, Incremental: spec.Incremental, Metadata: spec.metadata()}
 	if _, failed := e.failed.Load(uid); failed {
 		wanted.Incremental = false
 	}
@@ -144,14 +140,10 @@ func (e *snapshots) doubt(uid string) {
 // latestIncremental counts the incremental backups of a volume since its latest full one. It
 // trusts the server's filter, since its result decides only how much a backup costs.
 func (e *snapshots) latestIncremental(ctx context.Context, volumeID string) (count int, err error) {
-	var all []cinder.Snapshot
-	if err := e.taken.list(ctx, cinder.Query{VolumeID: volumeID, PageSize: 1000}, func(page []cinder.Snapshot) bool {
-		all = append(all, page...)
-		return true
-	}); err != nil {
+	all, err := everyOne(ctx, e.taken, cinder.Query{VolumeID: volumeID}, func(b cinder.Snapshot) bool { return b.VolumeID == volumeID })
+	if err != nil {
 		return 0, err
 	}
-	all = slices.DeleteFunc(all, func(b cinder.Snapshot) bool { return b.VolumeID != volumeID })
 	slices.SortFunc(all, func(a, b cinder.Snapshot) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	if full := slices.IndexFunc(all, func(b cinder.Snapshot) bool { return !b.Incremental }); full >= 0 {
 		return full, nil

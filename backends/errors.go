@@ -16,7 +16,7 @@ const (
 	KindContested    cinder.Kind = "Contested"        // another party reserved the volume while it was being imported
 	KindRecorded     cinder.Kind = "Recorded"         // the volume was recorded, so it is removed only with its object
 	KindRestored     cinder.Kind = "Restored"         // the object was re-created, and no user asked for the deletion; see stamps.IsRestored
-	KindOnOtherNode  cinder.Kind = "OnOtherNode"      // another node has the volume, and only one may; see OnOtherNodeError
+	KindOnOtherNode  cinder.Kind = "OnOtherNode"      // another node has the volume, and only one may
 	KindPending      cinder.Kind = "Pending"          // Cinder is making or restoring a backup, which may take hours
 	KindHasBackups   cinder.Kind = "HasBackups"       // incremental backups depend on the backup
 	KindElsewhere    cinder.Kind = "Elsewhere"        // absent, but not where it was created; Place is where the backend points now

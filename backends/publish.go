@@ -46,20 +46,6 @@ type Published struct {
 	ReadOnly bool
 }
 
-// OnOtherNodeError means that another node has the volume, and only one may.
-type OnOtherNodeError struct {
-	// Node is the other node's name.
-	Node string
-	// Failure is the complete error, of KindOnOtherNode.
-	Failure *cinder.Error
-}
-
-// Error returns the text of the failure.
-func (e *OnOtherNodeError) Error() string { return e.Failure.Error() }
-
-// Unwrap returns the failure.
-func (e *OnOtherNodeError) Unwrap() error { return e.Failure }
-
 // Publish attaches a volume of mode csi to one node, and returns how the node reaches it.
 // Before it hands out the connection, it records the attachment and its node in the
 // volume's metadata. So an attachment that was never completed was never handed out.
@@ -261,7 +247,7 @@ func (e nodes) onOtherNode(v cinder.Volume, other string, to PublishRequest) err
 	if to.Shared && !v.MultiAttach {
 		why = "; for several nodes at once it needs a volume type with multiattach"
 	}
-	return &OnOtherNodeError{Node: other, Failure: e.failure(KindOnOtherNode, "volume %s is attached to node %s, and must be detached there before it can be attached to node %s%s", v.ID, other, to.Node, why)}
+	return e.failure(KindOnOtherNode, "volume %s is attached to node %s, and must be detached there before it can be attached to node %s%s", v.ID, other, to.Node, why)
 }
 
 // completedFor returns a completed attachment for a host that no other node's record

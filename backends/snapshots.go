@@ -37,6 +37,15 @@ func (s SnapshotSpec) owns(snapshot cinder.Snapshot) bool {
 	return s.Stamp.Owns(snapshot) && stamps.IsForBackup(snapshot) == s.forBackup
 }
 
+// metadata is what the snapshot says of itself.
+func (s SnapshotSpec) metadata() map[string]string {
+	metadata := s.Stamp.Metadata(s.Metadata)
+	if s.CSI {
+		metadata[stamps.KeyMode] = stamps.ModeCSI
+	}
+	return metadata
+}
+
 // SnapshotTarget is a snapshot to remove, with the proof that it may be removed.
 type SnapshotTarget struct {
 	SnapshotID string
@@ -286,10 +295,7 @@ func (e *snapshots) createSnapshot(ctx context.Context, spec SnapshotSpec) (s ci
 			return cinder.Snapshot{}, err
 		}
 	}
-	metadata := spec.Stamp.Metadata(spec.Metadata)
-	if spec.CSI {
-		metadata[stamps.KeyMode] = stamps.ModeCSI
-	}
+	metadata := spec.metadata()
 	stamps.InheritEncryption(metadata, source.Metadata)
 	uid := spec.Stamp.SnapshotUID
 	e.taken.known.Doubt(uid)

@@ -40,6 +40,19 @@ type kind[T cinder.Object] struct {
 	settled func(T) T
 }
 
+// kindOf returns the kind of objects that a client reads and lists by these requests. C has
+// both.
+func kindOf[C any, T cinder.Object](noun, owner string, read func(C, context.Context, string) (T, error), list func(C, context.Context, cinder.Query, func([]T) bool) error) kind[T] {
+	return kind[T]{
+		noun: noun, owner: owner,
+		read: func(ctx context.Context, client Cinder, id string) (T, error) { return read(client.(C), ctx, id) },
+		list: func(ctx context.Context, client Cinder, query cinder.Query, yield func([]T) bool) error {
+			return list(client.(C), ctx, query, yield)
+		},
+		ownerOf: func(T) string { return "" },
+	}
+}
+
 func newStock[T cinder.Object](l *Lifecycle, at *endpoint, kind kind[T]) *stock[T] {
 	s := &stock[T]{kind: kind, at: at, known: knowledge.NewNotes(&l.mu)}
 	s.watcher = watch.New(watch.Options[T]{

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -88,9 +89,7 @@ func (r request) cephCSI(image rbdImage) (Result, error) {
 		ReadOnly:         r.readOnly,
 		VolumeAttributes: attributes,
 	}
-	if source.Driver == "" {
-		source.Driver = mapping.DefaultCephDriver
-	}
+	source.Driver = cmp.Or(source.Driver, mapping.DefaultCephDriver)
 
 	reference, secret, err := r.cephSecret(r.mapping.NodeStageSecretRef, image, append([]string{r.mapping.ClusterID, image.cluster}, identity(image.monitors)...), corev1.SecretTypeOpaque, map[string][]byte{"userID": []byte(image.user), "userKey": []byte(image.key)})
 	switch {

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,9 +63,7 @@ func (r request) mapByTemplates(read func(request) (facts, *Refusal, error)) (Re
 
 func (r request) csiVolume(values templateValues) (Result, error) {
 	handle := r.mapping.VolumeHandle
-	if handle == "" {
-		handle = "{{ .volume.id }}"
-	}
+	handle = cmp.Or(handle, "{{ .volume.id }}")
 	source := &corev1.CSIPersistentVolumeSource{
 		Driver:                     r.mapping.Driver,
 		FSType:                     r.filesystem(),

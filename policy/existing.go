@@ -14,19 +14,10 @@ type Holding struct{ Tenant, Backend string }
 // claim requests does not matter, since the volume exists; nor do quotas and suspended
 // backends. The decision has the quotas that count the volume.
 func (p *Policy) DecideHolder(r Request, backend string) Decision {
-	d := &decider{policy: p, request: r}
-	d.decision.Denial = d.hold(backend)
-	return d.decision
-}
-
-func (d *decider) hold(name string) *Denial {
-	tenant, class, backend, denial := d.findHolder(Holding{Backend: name})
-	if denial != nil {
-		return denial
-	}
-	d.decision.Backends = []string{name}
-	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, d.policy.Backends[backend].scope}
-	return nil
+	return decideHeld(p, r, Holding{Backend: backend}, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
+		d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, p.Backends[backend].scope}
+		return nil
+	})
 }
 
 // DecideExpansion decides about a claim that requests a larger volume; the request has
@@ -38,26 +29,14 @@ func (d *decider) hold(name string) *Denial {
 // The decision has only the volume's backend. Its quotas cover the whole volume, which
 // already counts there.
 func (p *Policy) DecideExpansion(r Request, of Holding) Decision {
-	d := &decider{policy: p, request: r}
-	d.decision.Denial = d.expand(of)
-	return d.decision
-}
-
-func (d *decider) expand(of Holding) *Denial {
-	tenant, class, backend, denial := d.findHolder(of)
-	if denial != nil {
-		return denial
-	}
-	size := roundUpGiB(d.request.Bytes)
-	limits := class.size.narrow(d.policy.Backends[backend].VolumeSize, document.Element("backends", backend)+".volumeSize")
-	limits.min = nil
-	if denial := limits.check(size); denial != nil {
-		return denial
-	}
-	d.decision.Backends = []string{of.Backend}
-	d.decision.Volume = VolumeProperties{SizeGiB: size}
-	d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, d.policy.Backends[backend].scope}
-	return nil
+	return decideHeld(p, r, of, func(d *decider, tenant *Tenant, class *Class, backend int) *Denial {
+		size := roundUpGiB(r.Bytes)
+		limits := class.size.narrow(p.Backends[backend].VolumeSize, document.Element("backends", backend)+".volumeSize")
+		limits.min = nil
+		d.decision.Volume = VolumeProperties{SizeGiB: size}
+		d.decision.Quotas = []QuotaScope{tenant.scope, class.scope, p.Backends[backend].scope}
+		return limits.check(size)
+	})
 }
 
 // DecideRetype decides whether a claim's volume may get another volume type. The rule of
@@ -65,44 +44,36 @@ func (d *decider) expand(of Holding) *Denial {
 // fix another type. Quotas count by tenant, rule and backend, so the type does not affect
 // them.
 func (p *Policy) DecideRetype(r Request, of Holding, volumeType string) Decision {
-	d := &decider{policy: p, request: r}
-	d.decision.Denial = d.retype(of, volumeType)
-	return d.decision
-}
-
-func (d *decider) retype(of Holding, volumeType string) *Denial {
-	_, class, _, denial := d.findHolder(of)
-	if denial != nil {
-		return denial
-	}
-	if class.VolumeType != "" && class.VolumeType != volumeType {
-		return &Denial{Reason: ParameterNotAllowed, Path: class.path + ".volumeType", Message: fmt.Sprintf(
-			"%s.volumeType grants only volumes of type %q; change the rule first", class.path, class.VolumeType)}
-	}
-	d.decision.Backends = []string{of.Backend}
-	d.decision.Volume = VolumeProperties{Type: volumeType}
-	return nil
+	return decideHeld(p, r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
+		d.decision.Volume = VolumeProperties{Type: volumeType}
+		if class.VolumeType != "" && class.VolumeType != volumeType {
+			return &Denial{Reason: ParameterNotAllowed, Path: class.path + ".volumeType", Message: fmt.Sprintf(
+				"%s.volumeType grants only volumes of type %q; change the rule first", class.path, class.VolumeType)}
+		}
+		return nil
+	})
 }
 
 // DecideModification decides whether a VolumeAttributesClass may change the type of a
 // claim's volume. Any tenant may name any such class, so the rule must list the type.
 func (p *Policy) DecideModification(r Request, of Holding, volumeType string) Decision {
-	d := &decider{policy: p, request: r}
-	d.decision.Denial = d.modify(of, volumeType)
-	return d.decision
+	return decideHeld(p, r, of, func(d *decider, _ *Tenant, class *Class, _ int) *Denial {
+		d.decision.Volume = VolumeProperties{Type: volumeType}
+		return class.grantsType(volumeType)
+	})
 }
 
-func (d *decider) modify(of Holding, volumeType string) *Denial {
-	_, class, _, denial := d.findHolder(of)
-	if denial != nil {
-		return denial
+// decideHeld decides about a volume that exists. by decides what the request is about, once
+// the claim's tenant and rule and the volume's backend are found.
+func decideHeld(p *Policy, r Request, of Holding, by func(d *decider, tenant *Tenant, class *Class, backend int) *Denial) Decision {
+	d := &decider{policy: p, request: r}
+	tenant, class, backend, denial := d.findHolder(of)
+	if denial == nil {
+		d.decision.Backends = []string{of.Backend}
+		denial = by(d, tenant, class, backend)
 	}
-	if denial := class.grantsType(volumeType); denial != nil {
-		return denial
-	}
-	d.decision.Backends = []string{of.Backend}
-	d.decision.Volume = VolumeProperties{Type: volumeType}
-	return nil
+	d.decision.Denial = denial
+	return d.decision
 }
 
 // findHolder finds the claim's tenant and rule, and the volume's backend. The

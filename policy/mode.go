@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -99,22 +100,29 @@ func (d Decision) ModeOn(backend string) Mode {
 	return ModeNative
 }
 
-// UsesCSI reports whether any rule creates volumes in mode csi.
-func (p *Policy) UsesCSI() bool {
-	path, _ := p.CSILine()
-	return path != ""
+// Rules returns the rules of all tenants, in their order.
+func (p *Policy) Rules() iter.Seq[*Class] {
+	return func(yield func(*Class) bool) {
+		for i := range p.Tenants {
+			for j := range p.Tenants[i].Classes {
+				if !yield(&p.Tenants[i].Classes[j]) {
+					return
+				}
+			}
+		}
+	}
 }
+
+// UsesCSI reports whether any rule creates volumes in mode csi.
+func (p *Policy) UsesCSI() bool { return p.CSIPath() != "" }
 
 // CSIBackends returns the names of the backends on which a rule makes volumes in mode csi.
 func (p *Policy) CSIBackends() []string {
 	var names []string
-	for i := range p.Tenants {
-		for j := range p.Tenants[i].Classes {
-			c := &p.Tenants[i].Classes[j]
-			for _, name := range c.Backends {
-				if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) && !slices.Contains(names, name) {
-					names = append(names, name)
-				}
+	for c := range p.Rules() {
+		for _, name := range c.Backends {
+			if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) && !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
@@ -128,12 +136,9 @@ func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	if k < 0 {
 		return nil
 	}
-	for i := range p.Tenants {
-		for j := range p.Tenants[i].Classes {
-			c := &p.Tenants[i].Classes[j]
-			if mode := c.ModeOn(p.Backends[k]); slices.Contains(c.Backends, backend) && !slices.Contains(modes, mode) {
-				modes = append(modes, mode)
-			}
+	for c := range p.Rules() {
+		if mode := c.ModeOn(p.Backends[k]); slices.Contains(c.Backends, backend) && !slices.Contains(modes, mode) {
+			modes = append(modes, mode)
 		}
 	}
 	if len(modes) == 0 {
@@ -142,21 +147,17 @@ func (p *Policy) ModesOn(backend string) (modes []Mode) {
 	return modes
 }
 
-// CSILine returns the path and line of the first value that effectively requests mode
-// csi; the path is empty if there is none.
-func (p *Policy) CSILine() (path string, line int) {
-	for i := range p.Tenants {
-		for j := range p.Tenants[i].Classes {
-			c := &p.Tenants[i].Classes[j]
-			for _, name := range c.Backends {
-				if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) {
-					path = p.modePath(c, k)
-					return path, p.Line(path)
-				}
+// CSIPath returns the path of the first value that effectively requests mode csi; it is
+// empty if there is none.
+func (p *Policy) CSIPath() string {
+	for c := range p.Rules() {
+		for _, name := range c.Backends {
+			if k := p.backendIndex(name); k >= 0 && c.isCSI(&p.Backends[k]) {
+				return p.modePath(c, k)
 			}
 		}
 	}
-	return "", 1
+	return ""
 }
 
 // isCSI reports whether the rule's volumes on a backend are for the CSI driver.
@@ -224,18 +225,14 @@ func (d *decider) checkMode(c *Class, backend int, volume VolumeProperties) *Den
 }
 
 func validateModeOf(d *document.Document, path string, value Mode) {
-	if d.Has(path) && !slices.Contains(Modes(), string(value)) {
-		d.Errorf(path, "unknown mode %q%s", value, document.DidYouMean(string(value), Modes(), "the modes are"))
-	}
+	validateWord(d, path, "mode", value, Modes(), "the modes are")
 }
 
 func validateCSI(d *document.Document, path string, c *CSI) {
 	if c == nil {
 		return
 	}
-	if at := document.Child(path, "fencing"); d.Has(at) && !slices.Contains(FencingModes(), string(c.Fencing)) {
-		d.Errorf(at, "unknown fencing %q%s", c.Fencing, document.DidYouMean(string(c.Fencing), FencingModes(), "it can be"))
-	}
+	validateWord(d, document.Child(path, "fencing"), "fencing", c.Fencing, FencingModes(), "it can be")
 	if at := document.Child(path, "maxVolumesPerNode"); c.MaxVolumesPerNode != nil && (*c.MaxVolumesPerNode < 1 || *c.MaxVolumesPerNode > MaxVolumesPerNode) {
 		d.Errorf(at, "must be between 1 and %d, not %d; leave it out for any number", MaxVolumesPerNode, *c.MaxVolumesPerNode)
 	}
@@ -252,39 +249,36 @@ func (v *validator) validateModes() {
 	usedNative := make([]bool, len(v.Backends))
 	usedCSI := make([]bool, len(v.Backends))
 	refused := make([]bool, len(v.Backends))
-	for i := range v.Tenants {
-		for j := range v.Tenants[i].Classes {
-			c := &v.Tenants[i].Classes[j]
-			csi, all := 0, 0
-			for _, name := range c.Backends {
-				k := v.backendIndex(name)
-				if k < 0 {
-					continue
-				}
-				all++
-				if !c.isCSI(&v.Backends[k]) {
-					usedNative[k] = true
-					if c.Encrypt != nil {
-						v.Errorf(document.Child(c.path, "encrypt"), "encrypt needs mode csi, because the CSI driver encrypts on the node, and no kubelet does; but the rule makes native volumes on backend %q; give the rule mode: csi, or remove one of the two", name)
-					}
-					continue
-				}
-				csi++
-				usedCSI[k] = true
-				if v.Backends[k].Workflow == WorkflowReserve && !refused[k] {
-					refused[k] = true
-					v.Errorf(v.modePath(c, k), "mode csi needs the attachments API, but backend %q has workflow: reserve; remove that, or use mode native", name)
-				}
+	for c := range v.Rules() {
+		csi, all := 0, 0
+		for _, name := range c.Backends {
+			k := v.backendIndex(name)
+			if k < 0 {
+				continue
 			}
-			if csi == 0 {
-				if len(c.VolumeTypes) > 0 && all > 0 {
-					v.Warnf(document.Child(c.path, "volumeTypes"), "volumeTypes has no effect: the rule makes native volumes only, which cannot have a VolumeAttributesClass; give the rule mode: csi, or remove it")
+			all++
+			if !c.isCSI(&v.Backends[k]) {
+				usedNative[k] = true
+				if c.Encrypt != nil {
+					v.Errorf(document.Child(c.path, "encrypt"), "encrypt needs mode csi, because the CSI driver encrypts on the node, and no kubelet does; but the rule makes native volumes on backend %q; give the rule mode: csi, or remove one of the two", name)
 				}
 				continue
 			}
-			if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
-				v.Errorf(at, "the rule makes volumes in mode csi, where the filesystem can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
+			csi++
+			usedCSI[k] = true
+			if v.Backends[k].Workflow == WorkflowReserve && !refused[k] {
+				refused[k] = true
+				v.Errorf(v.modePath(c, k), "mode csi needs the attachments API, but backend %q has workflow: reserve; remove that, or use mode native", name)
 			}
+		}
+		if csi == 0 {
+			if len(c.VolumeTypes) > 0 && all > 0 {
+				v.Warnf(document.Child(c.path, "volumeTypes"), "volumeTypes has no effect: the rule makes native volumes only, which cannot have a VolumeAttributesClass; give the rule mode: csi, or remove it")
+			}
+			continue
+		}
+		if at := document.Child(c.path, "fsType"); c.FSType != "" && slices.Contains(FileSystems(), c.FSType) && !slices.Contains(CSIFileSystems(), c.FSType) {
+			v.Errorf(at, "the rule makes volumes in mode csi, where the filesystem can be %s, not %s", strings.Join(CSIFileSystems(), " or "), c.FSType)
 		}
 	}
 	for path, message := range v.BothModes(v.ProjectOf) {
@@ -320,12 +314,12 @@ func (p *Policy) BothModes(project func(Backend) string) map[string]string {
 	for i := range p.Backends {
 		csi := &p.Backends[i]
 		at := project(*csi)
-		if at == "" || !p.makes(ModeCSI, csi) {
+		if at == "" || !makes(p, ModeCSI, csi) {
 			continue
 		}
 		for k := range p.Backends {
 			native := &p.Backends[k]
-			if native.usesDrivers() || !p.makes(ModeNative, native) || project(*native) != at || apart(csi, native) {
+			if native.usesDrivers() || !makes(p, ModeNative, native) || project(*native) != at || apart(csi, native) {
 				continue
 			}
 			who := fmt.Sprintf("backend %q has volumes in both modes", csi.Name)
@@ -340,10 +334,13 @@ func (p *Policy) BothModes(project func(Backend) string) map[string]string {
 }
 
 // makes reports whether a rule makes volumes in a mode on a backend.
-func (p *Policy) makes(mode Mode, b *Backend) bool {
-	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
-		return slices.ContainsFunc(t.Classes, func(c Class) bool { return slices.Contains(c.Backends, b.Name) && c.ModeOn(*b) == mode })
-	})
+func makes(p *Policy, mode Mode, b *Backend) bool {
+	for c := range p.Rules() {
+		if slices.Contains(c.Backends, b.Name) && c.ModeOn(*b) == mode {
+			return true
+		}
+	}
+	return false
 }
 
 // apart reports whether no node can use volumes of both backends.

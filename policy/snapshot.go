@@ -213,16 +213,22 @@ func SnapshotUsage(isBackup bool, gib int64) Usage {
 
 // GrantsBackups reports whether any rule of a policy grants backups on a backend.
 func GrantsBackups(p *Policy, backend string) bool {
-	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
-		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Backups && slices.Contains(c.Backends, backend) })
-	})
+	for c := range p.Rules() {
+		if c.Backups && slices.Contains(c.Backends, backend) {
+			return true
+		}
+	}
+	return false
 }
 
 // GrantsGroups reports whether any rule of a policy grants VolumeGroupSnapshots on a backend.
 func GrantsGroups(p *Policy, backend string) bool {
-	return slices.ContainsFunc(p.Tenants, func(t Tenant) bool {
-		return slices.ContainsFunc(t.Classes, func(c Class) bool { return c.Groups && slices.Contains(c.Backends, backend) })
-	})
+	for c := range p.Rules() {
+		if c.Groups && slices.Contains(c.Backends, backend) {
+			return true
+		}
+	}
+	return false
 }
 
 // MayTakeUp reports whether the tenant may import a snapshot that a tenant kept,

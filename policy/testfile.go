@@ -259,9 +259,7 @@ const namespaceNameLabel = "kubernetes.io/metadata.name"
 // given ones.
 func NamespaceLabels(name string, given map[string]string) map[string]string {
 	all := map[string]string{}
-	for key, value := range given {
-		all[key] = value
-	}
+	maps.Copy(all, given)
 	all[namespaceNameLabel] = name
 	return all
 }
@@ -329,15 +327,9 @@ func (t TestCase) validate(d *document.Document, path string) {
 }
 
 func (c TestClaim) validate(d *document.Document, path string) {
-	for _, required := range []struct{ key, remedy string }{
-		{"namespace", "name the namespace of the claim"},
-		{"storageClass", "name the StorageClass of the claim"},
-		{"size", "give the size that the claim asks for, such as 10Gi"},
-	} {
-		if !d.Has(document.Child(path, required.key)) {
-			d.Errorf(document.Child(path, required.key), "is missing; %s", required.remedy)
-		}
-	}
+	require(d, path, "namespace", "name the namespace of the claim")
+	require(d, path, "storageClass", "name the StorageClass of the claim")
+	require(d, path, "size", "give the size that the claim asks for, such as 10Gi")
 	validateLabels(d, document.Child(path, "namespaceLabels"), c.NamespaceLabels)
 	validateLabels(d, document.Child(path, "nodeLabels"), c.NodeLabels)
 	for i, topology := range c.AllowedTopologies {
@@ -347,9 +339,7 @@ func (c TestClaim) validate(d *document.Document, path string) {
 		d.Errorf(at, "%q cannot be the name of a claim", c.Name)
 	}
 	if of := document.Child(path, "populates"); c.Populates != nil {
-		if at := document.Child(of, "namespace"); !d.Has(at) {
-			d.Errorf(at, "is missing; name the namespace of the claim that the populator fills")
-		}
+		require(d, of, "namespace", "name the namespace of the claim that the populator fills")
 		validateLabels(d, document.Child(of, "namespaceLabels"), c.Populates.NamespaceLabels)
 	}
 	validateMode(d, document.Child(path, "volumeMode"), c.VolumeMode)
@@ -357,27 +347,23 @@ func (c TestClaim) validate(d *document.Document, path string) {
 		d.Errorf(at, "%q is not the CSI driver %s; remove it if the StorageClass names the program itself", c.Provisioner, CSIDriver)
 	}
 	if source := document.Child(path, "source"); c.Source != nil {
-		for _, required := range []struct{ key, remedy string }{
-			{"tenant", "name the tenant that the source was made for"},
-			{"backend", "name the backend that has the source"},
-		} {
-			if at := document.Child(source, required.key); !d.Has(at) {
-				d.Errorf(at, "is missing; %s", required.remedy)
-			}
-		}
-		if at, kinds := document.Child(source, "kind"), []string{sourceClaim, sourceSnapshot}; d.Has(at) && !slices.Contains(kinds, c.Source.Kind) {
-			d.Errorf(at, "unknown kind of source %q%s", c.Source.Kind, document.DidYouMean(c.Source.Kind, kinds, "the kinds are"))
-		}
+		require(d, source, "tenant", "name the tenant that the source was made for")
+		require(d, source, "backend", "name the backend that has the source")
+		validateWord(d, document.Child(source, "kind"), "kind of source", c.Source.Kind, []string{sourceClaim, sourceSnapshot}, "the kinds are")
 		validateMode(d, document.Child(source, "volumeMode"), c.Source.VolumeMode)
 		validateModeOf(d, document.Child(source, "mode"), c.Source.Mode)
 	}
 }
 
-func validateMode(d *document.Document, at string, mode VolumeMode) {
-	modes := []string{string(Filesystem), string(Block)}
-	if d.Has(at) && !slices.Contains(modes, string(mode)) {
-		d.Errorf(at, "unknown volume mode %q%s", mode, document.DidYouMean(string(mode), modes, "the modes are"))
+// require reports that a key is missing, with what to do about it.
+func require(d *document.Document, path, key, remedy string) {
+	if at := document.Child(path, key); !d.Has(at) {
+		d.Errorf(at, "is missing; %s", remedy)
 	}
+}
+
+func validateMode(d *document.Document, at string, mode VolumeMode) {
+	validateWord(d, at, "volume mode", mode, []string{string(Filesystem), string(Block)}, "the modes are")
 }
 
 func (u ScopeUsage) validate(d *document.Document, path string) {
@@ -413,9 +399,7 @@ func (e TestExpectation) validate(d *document.Document, path string) {
 		d.Errorf(document.Child(path, "message"), "is allowed only with denied; add denied with a reason, or remove it")
 	}
 	if at := document.Child(path, "denied"); d.Has(at) {
-		if !slices.Contains(reasons, string(e.Denied)) {
-			d.Errorf(at, "unknown reason %q%s", e.Denied, document.DidYouMean(string(e.Denied), reasons, "the reasons are"))
-		}
+		validateWord(d, at, "reason", e.Denied, reasons, "the reasons are")
 		for _, key := range []string{"backends", "volume"} {
 			if at := document.Child(path, key); d.Has(at) {
 				d.Errorf(at, "%s cannot be combined with denied: a denied claim has none; remove one of them", key)
@@ -443,9 +427,9 @@ func (p *Policy) Usages(listed []ScopeUsage) (Usages, error) {
 	var tenants, rules, backends []string
 	for _, t := range p.Tenants {
 		tenants = append(tenants, t.Name)
-		for _, c := range t.Classes {
-			rules = append(rules, c.path)
-		}
+	}
+	for c := range p.Rules() {
+		rules = append(rules, c.path)
 	}
 	for _, b := range p.Backends {
 		backends = append(backends, b.Name)
@@ -519,14 +503,8 @@ func (s TestSnapshot) Request(p *Policy) SnapshotRequest {
 }
 
 func (s TestSnapshot) validate(d *document.Document, path string) {
-	for _, required := range []struct{ key, remedy string }{
-		{"namespace", "name the namespace of the VolumeSnapshot"},
-		{"storageClass", "name the StorageClass of the volume"},
-		{"backend", "name the backend that has the volume"},
-	} {
-		if at := document.Child(path, required.key); !d.Has(at) {
-			d.Errorf(at, "is missing; %s", required.remedy)
-		}
-	}
+	require(d, path, "namespace", "name the namespace of the VolumeSnapshot")
+	require(d, path, "storageClass", "name the StorageClass of the volume")
+	require(d, path, "backend", "name the backend that has the volume")
 	validateLabels(d, document.Child(path, "namespaceLabels"), s.NamespaceLabels)
 }

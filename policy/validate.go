@@ -243,11 +243,9 @@ func (v *validator) meantBackend(name string) string {
 
 func (v *validator) warnUnusedBackends() {
 	used := map[string]bool{}
-	for _, t := range v.Tenants {
-		for _, c := range t.Classes {
-			for _, name := range c.Backends {
-				used[name] = true
-			}
+	for c := range v.Rules() {
+		for _, name := range c.Backends {
+			used[name] = true
 		}
 	}
 	for i, b := range v.Backends {
@@ -334,6 +332,13 @@ func validateName(d *document.Document, path, name, what string) {
 		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s: %s; use lower-case letters, digits and hyphens", name, what, document.Foreign(name))
 	case len(validation.IsDNS1123Label(name)) > 0:
 		d.Errorf(document.Child(path, "name"), "%q cannot be the name of a %s; use at most 63 lower-case letters, digits and hyphens, beginning and ending with a letter or digit", name, what)
+	}
+}
+
+// validateWord checks a word that can only be one of a few.
+func validateWord[W ~string](d *document.Document, at, noun string, word W, known []string, all string) {
+	if d.Has(at) && !slices.Contains(known, string(word)) {
+		d.Errorf(at, "unknown %s %q%s", noun, word, document.DidYouMean(string(word), known, all))
 	}
 }
 

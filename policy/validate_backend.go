@@ -159,17 +159,11 @@ func endpointMistake(endpoint string) string {
 }
 
 func validateInterface(d *document.Document, path string, value Interface) {
-	known := []string{string(InterfacePublic), string(InterfaceInternal), string(InterfaceAdmin)}
-	if d.Has(path) && !slices.Contains(known, string(value)) {
-		d.Errorf(path, "unknown interface %q%s", value, document.DidYouMean(string(value), known, "the interfaces are"))
-	}
+	validateWord(d, path, "interface", value, []string{string(InterfacePublic), string(InterfaceInternal), string(InterfaceAdmin)}, "the interfaces are")
 }
 
 func validateWorkflow(d *document.Document, path string, value Workflow) {
-	known := []string{string(WorkflowReserve), string(WorkflowAttachment), string(WorkflowAuto)}
-	if d.Has(path) && !slices.Contains(known, string(value)) {
-		d.Errorf(path, "unknown workflow %q%s", value, document.DidYouMean(string(value), known, "the workflows are"))
-	}
+	validateWord(d, path, "workflow", value, []string{string(WorkflowReserve), string(WorkflowAttachment), string(WorkflowAuto)}, "the workflows are")
 }
 
 func validateLimits(d *document.Document, path string, limits Limits) {

@@ -241,11 +241,9 @@ func Picks() []string { return []string{string(PickFirst), string(PickSpread)} }
 
 // RulePicks returns the pick of a rule, by its path.
 func (p *Policy) RulePicks(rule string) Pick {
-	for _, t := range p.Tenants {
-		for _, c := range t.Classes {
-			if c.path == rule && c.Pick != "" {
-				return c.Pick
-			}
+	for c := range p.Rules() {
+		if c.path == rule && c.Pick != "" {
+			return c.Pick
 		}
 	}
 	return PickFirst

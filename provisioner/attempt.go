@@ -138,7 +138,7 @@ func (a *attempt) run(ctx context.Context) (pv *corev1.PersistentVolume, err err
 	}
 	connected, err := volumes.Connect(ctx, a.spec())
 	if err != nil {
-		a.releaseIfNothing(ctx, volumes)
+		a.releaseIfNothing(ctx)
 		return nil, a.noteFailure(ctx, err)
 	}
 	a.made = connected.Volume
@@ -354,7 +354,7 @@ const maxDecisions = 5
 
 // chooseBackend reserves room on a backend. Choosing may take a while, so it then
 // rechecks everything that the decision is based on.
-func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
+func (a *attempt) chooseBackend(ctx context.Context) (Unrecorded, error) {
 	for range maxDecisions {
 		if a.denyGivenAway(a.turn, a.claim) {
 			return nil, errDenied
@@ -392,7 +392,7 @@ func (a *attempt) chooseBackend(ctx context.Context) (Connecting, error) {
 		if a.connector, err = a.backends.Connector(a.backend); err != nil {
 			return nil, err
 		}
-		return a.backends.Volumes(a.backend)
+		return a.backends.Unrecorded(a.backend)
 	}
 	return nil, fmt.Errorf("the policy or the namespace's labels changed %d times while a backend was being chosen", maxDecisions)
 }

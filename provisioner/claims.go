@@ -91,7 +91,7 @@ func (c *claims) leftToController(turn *turn, claim *corev1.PersistentVolumeClai
 	if pv == nil {
 		return false
 	}
-	c.placement.GiveBack(claim.UID)
+	c.ledger.ReleaseReservation(claim.UID)
 	c.claimTimes.restart(claim.UID)
 	c.parkedClaims.loop.Leave(string(claim.UID))
 	c.parkedClaims.leave(claim, policy.Denial{Reason: reasonAvailable, Message: fmt.Sprintf("PersistentVolume %s satisfies the claim, so Kubernetes binds the two", pv.Name)})
@@ -117,7 +117,7 @@ func (c *claims) isImport(claim *corev1.PersistentVolumeClaim) bool {
 // before a new one was begun.
 func (c *claims) leaveToImport(claim *corev1.PersistentVolumeClaim) {
 	if position, counts := c.ledger.PositionOf(claim.UID); counts && !position.Imported {
-		c.placement.GiveBack(claim.UID)
+		c.ledger.ReleaseReservation(claim.UID)
 	}
 	c.parkedClaims.Forget(claim.UID)
 	if c.imports.Importer != nil {
@@ -146,7 +146,7 @@ func (c *claims) denyWithoutClass(turn *turn, claim *corev1.PersistentVolumeClai
 func (c *claims) choose(ctx context.Context, claim *corev1.PersistentVolumeClaim, class string, d ledger.Decided) (placement.Choice, error) {
 	if c.placement.MayLeave(claim, d) {
 		c.journal.Finish(claim.UID)
-		c.placement.GiveBack(claim.UID)
+		c.ledger.ReleaseReservation(claim.UID)
 	}
 	return c.placement.Choose(ctx, claim, class, d)
 }
@@ -164,7 +164,7 @@ func (c *claims) backendFor(uid types.UID, d ledger.Decided) string {
 func (c *claims) deny(turn *turn, claim *corev1.PersistentVolumeClaim, denied placement.Denial) {
 	if _, begun := c.journal.Beginning(claim.UID); !begun {
 		// An earlier decision may have reserved room.
-		c.placement.GiveBack(claim.UID)
+		c.ledger.ReleaseReservation(claim.UID)
 	}
 	if denied.Reason != placement.ReasonBackendUnavailable {
 		// Time spent denied by the policy does not count as our latency.

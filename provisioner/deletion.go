@@ -150,7 +150,7 @@ func (d *deletion) remove(ctx context.Context) error {
 	if err := d.locate(ctx); err != nil {
 		return err
 	}
-	volumes, err := d.backends.Volumes(d.origin.Backend)
+	volumes, err := d.backends.Recorded(d.origin.Backend)
 	if err != nil {
 		return fmt.Errorf("PersistentVolume %s: %w", d.pv.Name, err)
 	}
@@ -184,7 +184,7 @@ func (d *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) 
 	names := d.backends.Names()
 	var silent []error
 	for _, name := range names {
-		volumes, err := d.backends.Volumes(name)
+		volumes, err := d.backends.Recorded(name)
 		has := false
 		if err == nil {
 			_, has, err = volumes.Find(ctx, origin.VolumeID)
@@ -207,7 +207,7 @@ func (d *deletions) locateHistoric(ctx context.Context, origin *objects.Origin) 
 // anything is deleted. A later attempt that does not find the volume there knows
 // that it is gone.
 func (d *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume, origin *objects.Origin, backend string) error {
-	volumes, err := d.backends.Volumes(backend)
+	volumes, err := d.backends.Recorded(backend)
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (d *deletions) pinHistoric(ctx context.Context, pv *corev1.PersistentVolume
 }
 
 // removeVolume removes the volume once it has the proof that it may.
-func (d *deletion) removeVolume(ctx context.Context, volumes Removing) error {
+func (d *deletion) removeVolume(ctx context.Context, volumes Recorded) error {
 	release := d.releaseOf(d.pv, d.origin.VolumeID)
 	target := d.targetOf(d.pv, d.origin)
 	target.Permit = release.Permit

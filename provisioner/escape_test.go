@@ -87,12 +87,14 @@ type watchedBackends struct {
 	lookupErr error
 }
 
-func (w *watchedBackends) Volumes(name string) (Volumes, error) {
-	volumes, ok := w.fakeBackends[name]
-	if !ok {
-		return w.fakeBackends.Volumes(name)
-	}
-	return watchedVolumes{volumes, w}, nil
+func (w *watchedBackends) Unrecorded(name string) (Unrecorded, error) {
+	volumes, err := w.of(name)
+	return watchedVolumes{volumes, w}, err
+}
+
+func (w *watchedBackends) Listing(name string) (Listing, error) {
+	volumes, err := w.of(name)
+	return watchedVolumes{volumes, w}, err
 }
 
 type watchedVolumes struct {

@@ -278,12 +278,16 @@ func (f *fakeVolumes) KnowsNothingOf(stamp stamps.Volume) bool { return !f.touch
 
 type fakeBackends map[string]*fakeVolumes
 
-func (f fakeBackends) Volumes(name string) (Volumes, error) {
+func (f fakeBackends) of(name string) (*fakeVolumes, error) {
 	if volumes, ok := f[name]; ok {
 		return volumes, nil
 	}
 	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
+
+func (f fakeBackends) Unrecorded(name string) (Unrecorded, error) { return f.of(name) }
+func (f fakeBackends) Recorded(name string) (Recorded, error)     { return f.of(name) }
+func (f fakeBackends) Listing(name string) (Listing, error)       { return f.of(name) }
 
 func (f fakeBackends) Connector(name string) (cinder.Connector, error) {
 	return cinder.Connector{Host: "k8s", Initiator: "iqn.2026-01.example:" + name}, nil

@@ -139,7 +139,7 @@ func (f *Followup) isComplete(pv *corev1.PersistentVolume) bool {
 	if err != nil {
 		return false
 	}
-	volumes, err := f.backends.Volumes(origin.Backend)
+	volumes, err := f.backends.Recorded(origin.Backend)
 	if err != nil || !volumes.IsComplete(f.targetOf(pv, origin)) {
 		return false
 	}
@@ -237,7 +237,7 @@ func (f *Followup) complete(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	volumes, err := f.backends.Volumes(origin.Backend)
+	volumes, err := f.backends.Recorded(origin.Backend)
 	if err != nil {
 		return err
 	}

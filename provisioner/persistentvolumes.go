@@ -19,7 +19,7 @@ func (f *Followup) countRecorded(pv *corev1.PersistentVolume) {
 	if !f.isMine(pv) || uid == "" {
 		return
 	}
-	f.placement.Record(uid, ledger.Volume{
+	f.ledger.Record(uid, ledger.Volume{
 		Tenant:       pv.Annotations[objects.AnnotationTenant],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          objects.SizeGiB(pv),
@@ -60,7 +60,7 @@ func (f *Followup) volumeGone(pv *corev1.PersistentVolume) (removed bool) {
 	}
 	claim := objects.MadeFor(pv)
 	if removed {
-		f.placement.Release(claim)
+		f.ledger.Release(claim)
 	} else {
 		f.ledger.PersistentVolumeGone(claim)
 	}

@@ -88,7 +88,7 @@ func New(o Options) *Provisioner {
 	known := &memory{journal: journal.New(), ledger: ledger.New(o.Policy), records: o.Records, indexedClaims: o.IndexedClaims}
 	placer := placement.New(placement.Options{
 		Policy: o.Policy, Ledger: known.ledger, Term: o.Term, Unfinished: known.journal.StampOf, Backends: o.Backends.Names,
-		Volumes: func(backend string) (placement.Volumes, error) { return o.Backends.Volumes(backend) },
+		Volumes: func(backend string) (placement.Volumes, error) { return o.Backends.Listing(backend) },
 	})
 	cleaner := removal.Cleaner{
 		Client: o.Client, ProvisionerName: o.Name, Cluster: o.Cluster, ClusterUID: o.ClusterUID, Namespace: o.Namespace,
@@ -132,7 +132,7 @@ func New(o Options) *Provisioner {
 	})
 	orphans := newOrphans(&orphans{
 		identity: self, memory: known, cleaner: cleaner, placement: placer, backends: o.Backends, rates: rates, tasks: tasks, followup: followup,
-		parkedClaims: parkedClaims, imports: imports, client: o.Client, cachedPVs: o.PersistentVolumes, logger: o.Logger,
+		parkedClaims: parkedClaims, imports: imports, cachedPVs: o.PersistentVolumes, logger: o.Logger,
 		owners: []forgetter{parkedClaims, placer, asked, times, known.journal},
 	})
 	claims := &claims{
@@ -334,26 +334,16 @@ type Options struct {
 	Tracer  tracing.Tracer
 }
 
-// Volumes manages the volumes of one backend; *backends.Lifecycle implements it.
-type Volumes interface {
-	Connecting
-	Completing
-	Removing
-	Listing
-	Status
-}
-
-// Connecting creates volumes for claims.
-type Connecting interface {
+// Unrecorded manages the volumes of one backend that no PersistentVolume records yet.
+type Unrecorded interface {
 	Connect(ctx context.Context, spec backends.Spec) (backends.Connected, error)
-	// HasVolumeOf reports whether the claim has a volume.
-	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
-	// KnowsNothingOf reports whether this term provably created nothing for the claim.
-	KnowsNothingOf(stamp stamps.Volume) bool
+	// Abandon removes all unrecorded volumes of a claim.
+	Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
+	removal.Unrecorded
 }
 
-// Completing brings recorded volumes into use.
-type Completing interface {
+// Recorded manages the volumes of one backend that PersistentVolumes record.
+type Recorded interface {
 	Complete(ctx context.Context, target backends.Target, readOnly bool) error
 	// IsComplete reports whether the term's listing shows that Complete has nothing to
 	// do.
@@ -362,45 +352,33 @@ type Completing interface {
 	Rebind(ctx context.Context, target backends.Target, to stamps.Volume, own func(before stamps.Volume) map[string]string) (cinder.Volume, error)
 	// Mark marks a volume as recorded without bringing it into use.
 	Mark(ctx context.Context, target backends.Target) error
-}
-
-// Removing removes volumes. Every removal needs a proof.
-type Removing interface {
 	// Remove removes the volume of a PersistentVolume.
 	Remove(ctx context.Context, target backends.Target) error
-	// Abandon removes all unrecorded volumes of a claim.
-	Abandon(ctx context.Context, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
-	// RemoveUnrecorded removes one unrecorded volume.
-	RemoveUnrecorded(ctx context.Context, volumeID string, stamp stamps.Volume, connector cinder.Connector, permit backends.Permit) error
 	// Duplicates returns the IDs of volumes that were seen in addition to the
 	// claim's recorded one, and forgets them.
 	Duplicates(claimUID, recorded string) []string
-}
-
-// Listing shows which volumes exist.
-type Listing interface {
-	// Volumes lists the cluster's volumes, once in a term.
-	Volumes(ctx context.Context) ([]cinder.Volume, error)
-	// Relist lists them again.
-	Relist(ctx context.Context) ([]cinder.Volume, error)
 	// Find reads a volume by its ID, regardless of owner.
 	Find(ctx context.Context, volumeID string) (v cinder.Volume, found bool, err error)
-	// LastUncertain returns when this term last lost the answer to a create request.
-	LastUncertain() time.Time
-}
-
-// Status reports a backend's health and place.
-type Status interface {
-	// Health returns nil while the backend answers.
-	Health() error
 	// Place returns the backend's endpoint and project; zero before its first login.
 	Place() cinder.Place
 }
 
+// Listing shows which volumes one backend has.
+type Listing interface {
+	placement.Volumes
+	// HasVolumeOf reports whether the claim has a volume.
+	HasVolumeOf(ctx context.Context, stamp stamps.Volume) (bool, error)
+	// LastUncertain returns when this term last lost the answer to a create request.
+	LastUncertain() time.Time
+}
+
 // Backends provides the configured backends for this term.
 type Backends interface {
-	// Volumes returns an error if no backend of that name is configured.
-	Volumes(name string) (Volumes, error)
+	// Unrecorded, Recorded and Listing return an error if no backend of that name is
+	// configured.
+	Unrecorded(name string) (Unrecorded, error)
+	Recorded(name string) (Recorded, error)
+	Listing(name string) (Listing, error)
 	// Connector returns the identity of the nodes to which the backend connects its
 	// volumes.
 	Connector(name string) (cinder.Connector, error)

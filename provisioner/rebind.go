@@ -172,7 +172,7 @@ func (r *rebinding) report(eventType, reason, onPV, onClaim string) {
 
 // restamp stamps the volume for the claim.
 func (r *rebinding) restamp(ctx context.Context, decision policy.Decision) error {
-	volumes, err := r.backends.Volumes(r.origin.Backend)
+	volumes, err := r.backends.Recorded(r.origin.Backend)
 	if err != nil {
 		return err
 	}

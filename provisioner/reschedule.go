@@ -121,7 +121,7 @@ func (c *claims) awaitNode(claim types.UID) {
 	c.parkedClaims.lot.Take(claim)
 	c.parkedClaims.loop.Leave(string(claim))
 	if _, begun := c.journal.Beginning(claim); !begun {
-		c.placement.GiveBack(claim)
+		c.ledger.ReleaseReservation(claim)
 	}
 }
 

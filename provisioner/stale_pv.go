@@ -35,7 +35,7 @@ func (f *Followup) removeStale(ctx context.Context, pv *corev1.PersistentVolume,
 	if err != nil {
 		return false, err
 	}
-	volumes, err := f.backends.Volumes(origin.Backend)
+	volumes, err := f.backends.Recorded(origin.Backend)
 	if err != nil {
 		return false, err
 	}

@@ -100,7 +100,7 @@ func (o *orphans) sweepIsDue(name string, began, swept, now time.Time) bool {
 		return false
 	}
 	latest := began
-	if volumes, err := o.backends.Volumes(name); err == nil && volumes.LastUncertain().After(latest) {
+	if volumes, err := o.backends.Listing(name); err == nil && volumes.LastUncertain().After(latest) {
 		latest = volumes.LastUncertain()
 	}
 	return mayHaveArrived(began, latest, swept, now)
@@ -183,7 +183,7 @@ func (o *orphans) countAndExamine(ctx context.Context, name string) error {
 	if err := o.placement.CountBackend(ctx, name); err != nil {
 		return err
 	}
-	volumes, err := o.backends.Volumes(name)
+	volumes, err := o.backends.Listing(name)
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (o *orphans) SweepSecrets(ctx context.Context) error { return o.secrets.Swe
 func claimsOfVolumes(ctx context.Context, b Backends) (map[types.UID]bool, error) {
 	claims := map[types.UID]bool{}
 	for _, name := range b.Names() {
-		volumes, err := b.Volumes(name)
+		volumes, err := b.Listing(name)
 		if err == nil {
 			err = volumes.Health()
 		}
@@ -277,7 +277,7 @@ func claimsOfVolumes(ctx context.Context, b Backends) (map[types.UID]bool, error
 }
 
 func unrecordedVolumes(b Backends, backend string) (removal.Unrecorded, cinder.Connector, error) {
-	volumes, err := b.Volumes(backend)
+	volumes, err := b.Unrecorded(backend)
 	if err != nil {
 		return nil, cinder.Connector{}, err
 	}

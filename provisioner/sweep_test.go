@@ -90,7 +90,7 @@ func TestVolumeThatArrivesLateIsKeptWhenItMayBeTheRecordedOne(t *testing.T) {
 func TestVolumeThatArrivesLateForAClaimThatIsGoneIsUndone(t *testing.T) {
 	f, followup, _ := newCountedFixture(t)
 	// Another volume of the claim was removed before, and its room was freed.
-	f.placement.Release("uid-gone")
+	f.ledger.Release("uid-gone")
 	f.backends["gold"].listed = []cinder.Volume{f.orphanVolume("uid-gone")}
 	f.relist("gold")
 	f.follow(followup)
@@ -168,7 +168,7 @@ func TestKeptVolumeCountsForItsTenantWhicheverBackendIsListedFirst(t *testing.T)
 			}
 			wants("after further listings")
 			// Claims may wait for the room that the volume took on silver.
-			if moved := order[0] == "silver"; moved != (len(f.placement.Freed()) == 1) {
+			if moved := order[0] == "silver"; moved != (len(f.ledger.Freed()) == 1) {
 				t.Errorf("freed room was signaled: %t, want %t", !moved, moved)
 			}
 		})

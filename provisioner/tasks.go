@@ -148,7 +148,7 @@ func (i followup) String() string {
 }
 
 // removeDuplicates queues the duplicates of a recorded volume for removal.
-func (t *tasks) removeDuplicates(volumes Removing, recorded objects.Origin) {
+func (t *tasks) removeDuplicates(volumes Recorded, recorded objects.Origin) {
 	for _, id := range volumes.Duplicates(recorded.ClaimUID, recorded.VolumeID) {
 		t.add(removalOf(types.UID(recorded.ClaimUID), recorded.Backend, id))
 	}

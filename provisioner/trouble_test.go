@@ -38,11 +38,9 @@ type movedVolumes struct {
 	at *movedBackends
 }
 
-func (b *movedBackends) Volumes(name string) (Volumes, error) {
-	if volumes, ok := b.fakeBackends[name]; ok {
-		return movedVolumes{volumes, b}, nil
-	}
-	return b.fakeBackends.Volumes(name)
+func (b *movedBackends) Recorded(name string) (Recorded, error) {
+	volumes, err := b.of(name)
+	return movedVolumes{volumes, b}, err
 }
 
 func (b *movedBackends) Connector(name string) (cinder.Connector, error) {
@@ -553,7 +551,7 @@ type conflictBackends struct{ fakeBackends }
 
 type conflictVolumes struct{ *fakeVolumes }
 
-func (b conflictBackends) Volumes(name string) (Volumes, error) {
+func (b conflictBackends) Recorded(name string) (Recorded, error) {
 	return conflictVolumes{b.fakeBackends[name]}, nil
 }
 
@@ -600,7 +598,7 @@ type staleBackends struct{ fakeBackends }
 
 type staleVolumes struct{ *fakeVolumes }
 
-func (b staleBackends) Volumes(name string) (Volumes, error) {
+func (b staleBackends) Listing(name string) (Listing, error) {
 	return staleVolumes{b.fakeBackends[name]}, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -36,7 +35,6 @@ type orphans struct {
 	followup     *Followup
 	parkedClaims *parkedClaims
 	imports      *imports
-	client       kubernetes.Interface
 	cachedPVs    corelisters.PersistentVolumeLister
 	logger       *slog.Logger
 	// owners hold something about a claim until it is gone.
@@ -77,7 +75,7 @@ func (o *orphans) claimGone(ctx context.Context, uid types.UID) error {
 			return nil // its import ends what it began
 		}
 		if !o.ledger.IsFound(uid, position.Backend) {
-			o.placement.GiveBack(uid)
+			o.ledger.ReleaseReservation(uid)
 			return nil
 		}
 		var err error
@@ -106,7 +104,7 @@ func (o *orphans) foundBeginning(uid types.UID, position ledger.Position) (journ
 func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginning, prove backends.Permit) error {
 	ctx, requests := requestids.WithRequestIDs(ctx)
 	ctx = o.rates.OnBehalfOf(ctx, begun.Stamp.Tenant)
-	volumes, err := o.backends.Volumes(begun.Backend)
+	volumes, err := o.backends.Unrecorded(begun.Backend)
 	if err != nil {
 		return err
 	}
@@ -129,7 +127,7 @@ func (o *orphans) undo(ctx context.Context, uid types.UID, begun journal.Beginni
 		return err
 	}
 	o.journal.Finish(uid)
-	o.placement.Release(uid)
+	o.ledger.Release(uid)
 	o.logger.Info("Undid an unfinished attempt", "tenant", begun.Stamp.Tenant, "claim", strings.Trim(begun.Stamp.Namespace+"/"+begun.Stamp.Claim, "/"), "claimUID", uid,
 		"persistentVolume", begun.Stamp.PV, "backend", begun.Backend, "requestID", requests.OfDelete())
 	return nil
@@ -154,7 +152,7 @@ func (o *orphans) removeDuplicate(ctx context.Context, item followup) error {
 // was never recorded. A volume that is gone no longer counts: an earlier leader removed
 // it and could not tell this one.
 func (o *orphans) markRecorded(ctx context.Context, item followup) error {
-	volumes, err := o.backends.Volumes(item.backend)
+	volumes, err := o.backends.Recorded(item.backend)
 	if err != nil {
 		return err
 	}
@@ -163,7 +161,7 @@ func (o *orphans) markRecorded(ctx context.Context, item followup) error {
 	case cinder.IsKind(err, cinder.KindNotFound):
 		// Without an endpoint, another project may have answered.
 		if item.place.IsKnown() && o.ledger.WasRecorded(item.claim, item.volume) {
-			o.placement.ReleaseUnrecorded(item.claim)
+			o.ledger.ReleaseUnrecorded(item.claim)
 		}
 		return nil
 	case removal.IsKept(err):
@@ -195,7 +193,7 @@ func (a *attempt) undoBegun(ctx context.Context) error {
 	}
 	begun, ok := a.journal.Beginning(a.claim.UID)
 	if !ok && position.NothingSeen {
-		a.placement.GiveBack(a.claim.UID)
+		a.ledger.ReleaseReservation(a.claim.UID)
 		return nil
 	}
 	if !ok {
@@ -230,11 +228,15 @@ func (a *attempt) undoMade(ctx context.Context, cause error) error {
 
 // releaseIfNothing frees the room of an attempt that provably left no volume, so that a
 // claim that Cinder rejects occupies no quota between attempts.
-func (a *attempt) releaseIfNothing(ctx context.Context, volumes Connecting) {
+func (a *attempt) releaseIfNothing(ctx context.Context) {
+	volumes, err := a.backends.Listing(a.backend)
+	if err != nil {
+		return
+	}
 	// A listing does not show what Cinder is still about to create.
 	if exists, err := volumes.HasVolumeOf(ctx, a.stamp); err == nil && !exists && volumes.KnowsNothingOf(a.stamp) {
 		a.journal.Finish(a.claim.UID)
-		a.placement.ReleaseUnrecorded(a.claim.UID)
+		a.ledger.ReleaseUnrecorded(a.claim.UID)
 	}
 }
 

@@ -86,7 +86,7 @@ func (w *wakeups) offerFreedRoom(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.placement.Freed():
+		case <-w.placement.Ledger.Freed():
 		}
 		if !pause(ctx, gatherFreedRoom) {
 			return

@@ -371,7 +371,7 @@ func TestRoomThatADenialFreesIsOffered(t *testing.T) {
 		t.Fatal("admitted")
 	}
 	select {
-	case <-f.placement.Freed():
+	case <-f.ledger.Freed():
 	default:
 		t.Error("freed room is not offered")
 	}

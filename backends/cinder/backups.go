@@ -49,7 +49,7 @@ type backupDocument struct {
 
 func backupsOf(r *requests) objects[Snapshot] {
 	of := snapshotsOf(r)
-	of.noun, of.minor, of.read = "backup", microversionBackupMetadata, readBackup
+	of.noun, of.minor, of.what, of.read = "backup", microversionBackupMetadata, "metadata on backups", readBackup
 	return of
 }
 
@@ -68,52 +68,24 @@ func readBackup(decode func(document any) error, keep func(key string) bool) (b 
 // take hours. Cinder accepts a second backup of the same name, so the caller must look
 // before it creates. It refuses an incremental backup without an available earlier one.
 func (c backupClient) CreateBackup(ctx context.Context, wanted NewBackup) (Snapshot, error) {
-	var answer struct {
-		Backup struct {
-			ID   string `json:"id"`
-			Name string `json:"name"`
-		} `json:"backup"`
-	}
 	for _, id := range []string{wanted.VolumeID, wanted.SnapshotID} {
 		if err := c.checkID(OperationBackupCreate, id); err != nil {
 			return Snapshot{}, err
 		}
 	}
-	if err := c.needsMetadata(ctx, OperationBackupCreate); err != nil {
+	id, err := c.createNamed(ctx, OperationBackupCreate, wanted.Name, wanted)
+	if err != nil {
 		return Snapshot{}, err
 	}
-	// Only the ID and the name are in the answer.
-	err := c.send(ctx, request{operation: OperationBackupCreate, method: http.MethodPost, path: []string{"backups"}, minor: c.minor, body: map[string]any{"backup": wanted}, codes: []int{http.StatusAccepted}, answer: &answer})
-	made := answer.Backup
-	switch {
-	case err != nil:
-		return Snapshot{}, err
-	case !usableID.MatchString(made.ID) || made.Name != wanted.Name:
-		return Snapshot{}, c.unusable(OperationBackupCreate, "the answer is not about the backup requested")
-	}
-	return Snapshot{ID: made.ID, Name: made.Name, VolumeID: wanted.VolumeID, Status: StatusCreating, Metadata: maps.Clone(wanted.Metadata), Incremental: wanted.Incremental}, nil
+	return Snapshot{ID: id, Name: wanted.Name, VolumeID: wanted.VolumeID, Status: StatusCreating, Metadata: maps.Clone(wanted.Metadata), Incremental: wanted.Incremental}, nil
 }
 
 // Backup reads one backup, as Volume does.
-func (c backupClient) Backup(ctx context.Context, id string) (Snapshot, error) {
-	if err := c.needsMetadata(ctx, "backup.get"); err != nil {
-		return Snapshot{}, err
-	}
-	return c.get(ctx, id)
-}
+func (c backupClient) Backup(ctx context.Context, id string) (Snapshot, error) { return c.get(ctx, id) }
 
 // ListBackups lists backups, as ListVolumes does.
 func (c backupClient) ListBackups(ctx context.Context, query Query, yield func(page []Snapshot) (more bool)) error {
-	if err := c.needsMetadata(ctx, "backup.list"); err != nil {
-		return err
-	}
 	return c.list(ctx, query, yield)
-}
-
-// needsMetadata returns an error if the endpoint has no metadata on backups. It would answer
-// that it does not accept the request, which looks like a failure of the endpoint.
-func (c backupClient) needsMetadata(ctx context.Context, operation string) error {
-	return c.needs(ctx, operation, microversionBackupMetadata, "metadata on backups")
 }
 
 // DeleteBackup requests a backup's deletion, which is complete when the backup is gone.

@@ -25,6 +25,9 @@ const (
 // group snapshots with 3.14, and the list of a group's volumes with 3.25.
 const MicroversionGroups = 29
 
+// groupsNeed says in errors what needs it.
+const groupsNeed = "group snapshots"
+
 // Group is Cinder's record of a group of volumes, with the fields that the program needs.
 type Group struct {
 	ID, Name, Description string
@@ -59,14 +62,20 @@ type (
 )
 
 func groupsOf(r *requests) groupClient {
-	return groupClient{objects[Group]{r, "group", MicroversionGroups, readGroup, func(g *Group) (*Status, map[string]string) { return &g.Status, map[string]string{} }, map[string]string{"list_volume": "True"}}}
+	return groupClient{objects[Group]{
+		requests: r, noun: "group", minor: MicroversionGroups, what: groupsNeed, read: readGroup,
+		fields: func(g *Group) (*Status, map[string]string) { return &g.Status, map[string]string{} }, shown: map[string]string{"list_volume": "True"},
+	}}
 }
 
 func groupSnapshotsOf(r *requests) groupSnapshotClient {
 	members := snapshotsOf(r)
-	members.minor = MicroversionGroups
+	members.minor, members.what = MicroversionGroups, groupsNeed
 	return groupSnapshotClient{
-		objects[GroupSnapshot]{r, "group_snapshot", MicroversionGroups, readGroupSnapshot, func(g *GroupSnapshot) (*Status, map[string]string) { return &g.Status, map[string]string{} }, nil},
+		objects[GroupSnapshot]{
+			requests: r, noun: "group_snapshot", minor: MicroversionGroups, what: groupsNeed, read: readGroupSnapshot,
+			fields: func(g *GroupSnapshot) (*Status, map[string]string) { return &g.Status, map[string]string{} },
+		},
 		members,
 	}
 }
@@ -112,23 +121,17 @@ type NewGroup struct {
 // CreateGroup requests a group; it returns before the group is available. Cinder accepts a
 // second group of the same name, so the caller must look before it creates.
 func (c groupClient) CreateGroup(ctx context.Context, wanted NewGroup) (Group, error) {
-	id, err := c.createNamed(ctx, OperationGroupCreate, c.objects.noun, wanted.Name, wanted)
+	id, err := c.createNamed(ctx, OperationGroupCreate, wanted.Name, wanted)
 	return Group{ID: id, Name: wanted.Name, Description: wanted.Description, Status: StatusCreating}, err
 }
 
 // Group reads one group, as Volume does, with its volumes.
 func (c groupClient) Group(ctx context.Context, id string) (Group, error) {
-	if err := c.needsGroups(ctx, "group.get"); err != nil {
-		return Group{}, err
-	}
 	return c.get(ctx, id)
 }
 
 // ListGroups lists groups with their volumes, as ListVolumes does.
 func (c groupClient) ListGroups(ctx context.Context, query Query, yield func(page []Group) (more bool)) error {
-	if err := c.needsGroups(ctx, "group.list"); err != nil {
-		return err
-	}
 	return c.list(ctx, query, yield)
 }
 
@@ -192,7 +195,7 @@ func (t GroupType) IsConsistent() (consistent, known bool) {
 // GroupTypes lists the public group types.
 func (c groupClient) GroupTypes(ctx context.Context) ([]GroupType, error) {
 	const operation = "group_type.list"
-	if err := c.needsGroups(ctx, operation); err != nil {
+	if err := c.offered(ctx, operation); err != nil {
 		return nil, err
 	}
 	var all []GroupType
@@ -223,32 +226,23 @@ func (c groupSnapshotClient) CreateGroupSnapshot(ctx context.Context, groupID, n
 		return GroupSnapshot{}, err
 	}
 	body := map[string]string{"group_id": groupID, "name": name, "description": description}
-	id, err := c.createNamed(ctx, OperationGroupSnapshotCreate, c.objects.noun, name, body)
+	id, err := c.createNamed(ctx, OperationGroupSnapshotCreate, name, body)
 	return GroupSnapshot{ID: id, Description: description, GroupID: groupID, Status: StatusCreating}, err
 }
 
 // GroupSnapshot reads one group snapshot, as Volume does.
 func (c groupSnapshotClient) GroupSnapshot(ctx context.Context, id string) (GroupSnapshot, error) {
-	if err := c.needsGroups(ctx, "group_snapshot.get"); err != nil {
-		return GroupSnapshot{}, err
-	}
 	return c.get(ctx, id)
 }
 
 // ListGroupSnapshots lists group snapshots, as ListVolumes does.
 func (c groupSnapshotClient) ListGroupSnapshots(ctx context.Context, query Query, yield func(page []GroupSnapshot) (more bool)) error {
-	if err := c.needsGroups(ctx, "group_snapshot.list"); err != nil {
-		return err
-	}
 	return c.list(ctx, query, yield)
 }
 
 // ListGroupedSnapshots lists snapshots as ListSnapshots does, with the group snapshots that
 // they belong to.
 func (c groupSnapshotClient) ListGroupedSnapshots(ctx context.Context, query Query, yield func(page []Snapshot) (more bool)) error {
-	if err := c.needsGroups(ctx, "snapshot.list"); err != nil {
-		return err
-	}
 	return c.members.list(ctx, query, yield)
 }
 
@@ -256,30 +250,4 @@ func (c groupSnapshotClient) ListGroupedSnapshots(ctx context.Context, query Que
 // complete when it is gone. Cinder deletes none of them alone.
 func (c groupSnapshotClient) DeleteGroupSnapshot(ctx context.Context, id string) error {
 	return c.about(ctx, id, request{operation: OperationGroupSnapshotDelete, method: http.MethodDelete, path: []string{"group_snapshots", id}, minor: c.objects.minor, codes: []int{http.StatusAccepted}})
-}
-
-// createNamed creates a group or a group snapshot, and returns its ID. Only ID and name are in the
-// answer.
-func (c *requests) createNamed(ctx context.Context, operation, noun, name string, body any) (id string, err error) {
-	if err := c.needsGroups(ctx, operation); err != nil {
-		return "", err
-	}
-	var answer map[string]struct {
-		ID   string `json:"id"`
-		Name string `json:"name"`
-	}
-	err = c.send(ctx, request{operation: operation, method: http.MethodPost, path: []string{noun + "s"}, minor: MicroversionGroups, body: map[string]any{noun: body}, codes: []int{http.StatusAccepted}, answer: &answer})
-	made := answer[noun]
-	switch {
-	case err != nil:
-		return "", err
-	case !usableID.MatchString(made.ID) || made.Name != name:
-		return "", c.unusable(operation, "the answer is not about the "+noun+" requested")
-	}
-	return made.ID, nil
-}
-
-// needsGroups returns an error if the endpoint is too old for groups.
-func (c *requests) needsGroups(ctx context.Context, operation string) error {
-	return c.needs(ctx, operation, MicroversionGroups, "group snapshots")
 }

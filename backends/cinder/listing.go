@@ -42,6 +42,9 @@ type listing[T Object] struct {
 // list calls yield with every page, newest first if the server honors the order; see
 // ListVolumes.
 func (o objects[T]) list(ctx context.Context, query Query, yield func(page []T) (more bool)) error {
+	if err := o.offered(ctx, o.noun+".list"); err != nil {
+		return err
+	}
 	l := listing[T]{o, query}
 	values := o.parameters()
 	values.Set("sort", "created_at:desc")

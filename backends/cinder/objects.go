@@ -14,8 +14,10 @@ type objects[T Object] struct {
 	*requests
 	// noun begins the names of operations. With an s, it names the collection.
 	noun string
-	// minor is the microversion 3.minor that the objects need.
+	// minor is the microversion 3.minor that the objects need, and what they need it for;
+	// 0 if every endpoint has them.
 	minor int
+	what  string
 	// read decodes an object; keep is that of a Query. odd means that a field that the
 	// program acts on has a wrong type.
 	read func(decode func(document any) error, keep func(key string) bool) (object T, odd bool, err error)
@@ -26,11 +28,11 @@ type objects[T Object] struct {
 }
 
 func volumesOf(r *requests) objects[Volume] {
-	return objects[Volume]{r, "volume", 0, readVolume, func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }, nil}
+	return objects[Volume]{requests: r, noun: "volume", read: readVolume, fields: func(v *Volume) (*Status, map[string]string) { return &v.Status, v.Metadata }}
 }
 
 func snapshotsOf(r *requests) objects[Snapshot] {
-	return objects[Snapshot]{r, "snapshot", 0, readSnapshot, func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }, nil}
+	return objects[Snapshot]{requests: r, noun: "snapshot", read: readSnapshot, fields: func(s *Snapshot) (*Status, map[string]string) { return &s.Status, s.Metadata }}
 }
 
 // create requests an object, with the microversion 3.minor. An answer about one that was
@@ -45,11 +47,43 @@ func (o objects[T]) create(ctx context.Context, minor int, body any, isWanted fu
 	return made, err
 }
 
+// createNamed requests an object that Cinder answers about only with its ID and its name.
+func (o objects[T]) createNamed(ctx context.Context, operation, name string, body any) (id string, err error) {
+	if err := o.offered(ctx, operation); err != nil {
+		return "", err
+	}
+	var answer map[string]struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+	}
+	err = o.send(ctx, request{operation: operation, method: http.MethodPost, path: []string{o.noun + "s"}, minor: o.minor, body: map[string]any{o.noun: body}, codes: []int{http.StatusAccepted}, answer: &answer})
+	made := answer[o.noun]
+	switch {
+	case err != nil:
+		return "", err
+	case !usableID.MatchString(made.ID) || made.Name != name:
+		return "", o.unusable(operation, "the answer is not about the "+o.noun+" requested")
+	}
+	return made.ID, nil
+}
+
+// offered returns an error if the endpoint is too old for the objects. It would answer that
+// it does not accept the request, which looks like a failure of the endpoint.
+func (o objects[T]) offered(ctx context.Context, operation string) error {
+	if o.minor == 0 {
+		return nil
+	}
+	return o.needs(ctx, operation, o.minor, o.what)
+}
+
 // get reads one object. A 404 without Cinder's own fault proves nothing unless a listing
 // of all projects confirms it.
 func (o objects[T]) get(ctx context.Context, id string) (T, error) {
 	var none T
 	r := request{operation: o.noun + ".get", path: []string{o.noun + "s", id}, minor: o.minor, query: o.parameters()}
+	if err := o.offered(ctx, r.operation); err != nil {
+		return none, err
+	}
 	if err := o.checkID(r.operation, id); err != nil {
 		return none, err
 	}

@@ -154,14 +154,8 @@ func (o checkOptions) check(cmd *cobra.Command, files []string) error {
 	case len(files) > 1 && given("kubeconfig"):
 		return usageError("--kubeconfig reviews one policy, but %d files are given; give one", len(files))
 	}
-	readers := 0
-	for _, file := range append([]string{o.against}, files...) {
-		if file == "-" {
-			readers++
-		}
-	}
-	if readers > 1 {
-		return usageError("only one file can be - for standard input, not %d", readers)
+	if err := checkStdin(append([]string{o.against}, files...)...); err != nil {
+		return err
 	}
 	for _, flag := range []string{"against", "provisioner-name"} {
 		if given(flag) && !given("kubeconfig") {
@@ -213,13 +207,10 @@ func (o checkOptions) run(cmd *cobra.Command, files []string) error {
 // reportList is the answer about several files.
 type reportList []report
 
-func (l reportList) text(w io.Writer) error {
+func (l reportList) text(w *textWriter) {
 	for _, r := range l {
-		if err := r.text(w); err != nil {
-			return err
-		}
+		r.text(w)
 	}
-	return nil
 }
 
 // failed counts the files that do not pass.
@@ -354,17 +345,13 @@ func checked(file string, p *policy.Policy, err error) (report, *policy.Policy, 
 	return r, p, nil
 }
 
-func (r report) text(w io.Writer) error {
+func (r report) text(w *textWriter) {
 	for _, e := range r.Errors {
-		if _, err := fmt.Fprintln(w, e.Error()); err != nil {
-			return err
-		}
+		w.line("%s", e.Error())
 	}
 	for _, e := range r.Warnings {
 		e.Message = "warning: " + e.Message
-		if _, err := fmt.Fprintln(w, e.Error()); err != nil {
-			return err
-		}
+		w.line("%s", e.Error())
 	}
 	if r.Valid {
 		summary := fmt.Sprintf("%s: good: %s, %s, revision %s", r.Source,
@@ -372,19 +359,14 @@ func (r report) text(w io.Writer) error {
 		if len(r.Warnings) > 0 {
 			summary += ", " + count(len(r.Warnings), "warning")
 		}
-		if _, err := fmt.Fprintln(w, summary); err != nil {
-			return err
-		}
+		w.line("%s", summary)
 	}
 	if r.Live != nil {
-		if err := r.Live.text(w); err != nil {
-			return err
-		}
+		r.Live.text(w)
 	}
 	if r.Review != nil {
-		return r.Review.text(w)
+		r.Review.text(w)
 	}
-	return nil
 }
 
 func count(n int, what string) string {

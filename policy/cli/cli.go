@@ -42,6 +42,14 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// Exit gives an error its exit code; nil stays nil.
+func Exit(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ExitError{Code: code, Err: err}
+}
+
 // ExitCode returns the exit code for a command's error: that of the ExitError in it,
 // ExitOK for nil, and ExitUsage for anything else, which can only come from cobra's own
 // parsing.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -36,8 +35,8 @@ be read, or errors in one of them.`,
 			if len(args) != 2 {
 				return usageError("%s needs two policy files, not %d", cmd.CommandPath(), len(args))
 			}
-			if args[0] == "-" && args[1] == "-" {
-				return usageError("only one file can be - for standard input, not 2")
+			if err := checkStdin(args...); err != nil {
+				return err
 			}
 			return checkOutput(output)
 		},
@@ -81,24 +80,21 @@ type change struct {
 	After  string `json:"after,omitempty"`
 }
 
-func (d differences) text(w io.Writer) error {
-	var text strings.Builder
+func (d differences) text(w *textWriter) {
 	for _, c := range d.Changes {
 		c.Path, c.Before, c.After = oneLine(c.Path), oneLine(c.Before), oneLine(c.After)
 		switch {
 		case c.Before == "":
-			fmt.Fprintf(&text, "+ %s: %s\n", c.Path, c.After)
+			w.line("+ %s: %s", c.Path, c.After)
 		case c.After == "":
-			fmt.Fprintf(&text, "- %s: %s\n", c.Path, c.Before)
+			w.line("- %s: %s", c.Path, c.Before)
 		default:
-			fmt.Fprintf(&text, "~ %s: %s -> %s\n", c.Path, c.Before, c.After)
+			w.line("~ %s: %s -> %s", c.Path, c.Before, c.After)
 		}
 	}
 	if len(d.Changes) == 0 {
-		text.WriteString("nothing changes\n")
+		w.line("nothing changes")
 	}
-	_, err := io.WriteString(w, text.String())
-	return err
 }
 
 // differencesOf compares all values of two policies. Backends inherit from the defaults,

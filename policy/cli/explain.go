@@ -155,16 +155,7 @@ func (o explainOptions) check(cmd *cobra.Command) error {
 			}
 		}
 	}
-	readers := 0
-	for _, file := range append([]string{o.policy}, o.files...) {
-		if file == "-" {
-			readers++
-		}
-	}
-	if readers > 1 {
-		return usageError("only one file can be - for standard input, not %d", readers)
-	}
-	return nil
+	return checkStdin(append([]string{o.policy}, o.files...)...)
 }
 
 // claims returns the claims of the manifests, or the one from the flags; ignored names

@@ -131,11 +131,9 @@ func schedulesOf(p *policy.Policy, rule string) (all []string) {
 
 // ruleOf returns the rule with a path; a rule without anything if there is none.
 func ruleOf(p *policy.Policy, path string) policy.Class {
-	for _, tenant := range p.Tenants {
-		for _, class := range tenant.Classes {
-			if class.Path() == path {
-				return class
-			}
+	for class := range p.Rules() {
+		if class.Path() == path {
+			return *class
 		}
 	}
 	return policy.Class{}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -36,20 +35,17 @@ func (w *textWriter) table(indent string, rows [][]string) {
 	}
 }
 
-func (e explanation) text(to io.Writer) error {
-	w := &textWriter{}
+func (e explanation) text(w *textWriter) {
 	for i, c := range e.Claims {
 		if i > 0 {
 			w.line("")
 		}
-		c.text(w, e.Policy.Source, e.inUse(i))
+		c.write(w, e.Policy.Source, e.inUse(i))
 	}
 	if len(e.Ignored) > 0 {
 		w.line("")
 		w.line("Ignored: %s", strings.Join(e.Ignored, ", "))
 	}
-	_, err := w.WriteTo(to)
-	return err
 }
 
 // inUse describes the assumed usage if none was given.
@@ -63,7 +59,7 @@ func (e explanation) inUse(claim int) string {
 	return "; only what is granted above is assumed to be in use; give other usage with --used"
 }
 
-func (e claimExplanation) text(w *textWriter, source, inUse string) {
+func (e claimExplanation) write(w *textWriter, source, inUse string) {
 	e.writeHead(w, source)
 	for _, note := range e.Notes {
 		w.line("note: %s", note)

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -153,20 +151,18 @@ func (r *report) add(p *policy.Policy, findings []Finding) {
 	}
 }
 
-func (l *LiveReport) text(to io.Writer) error {
-	w := bufio.NewWriter(to)
-	fmt.Fprintln(w)
+func (l *LiveReport) text(w *textWriter) {
+	w.line("")
 	for _, b := range l.Backends {
 		if !b.Reachable {
-			fmt.Fprintf(w, "backend %s: not usable\n", b.Name)
+			w.line("backend %s: not usable", b.Name)
 			continue
 		}
-		fmt.Fprintf(w, "backend %s: %s\n", b.Name, strings.Join(b.facts(), ", "))
+		w.line("backend %s: %s", b.Name, strings.Join(b.facts(), ", "))
 	}
 	for _, t := range l.Trials {
 		t.text(w)
 	}
-	return w.Flush()
 }
 
 // facts returns a reachable backend's properties as parts of a sentence.
@@ -201,40 +197,40 @@ func (l LiveLimit) Describe(unit string) string {
 	return fmt.Sprintf("%d of %d %s", l.Used, l.Limit, unit)
 }
 
-func (t Trial) text(w io.Writer) {
+func (t Trial) text(w *textWriter) {
 	fmt.Fprintf(w, "\nvolume on backend %s for %s", t.Backend, strings.Join(t.Rules, ", "))
 	for _, property := range []struct{ name, value string }{{"type", t.VolumeType}, {"zone", t.AvailabilityZone}, {"filesystem", t.FSType}, {"mode", string(t.Mode)}} {
 		if property.value != "" {
 			fmt.Fprintf(w, ", %s %s", property.name, property.value)
 		}
 	}
-	fmt.Fprintln(w, ":")
+	w.line(":")
 	if t.Volume != "" {
-		fmt.Fprintf(w, "  volume %s\n", t.Volume)
+		w.line("  volume %s", t.Volume)
 	}
 	if t.Source != nil {
 		// The source was decoded from an answer and always encodes.
 		source, _ := json.Marshal(t.Source)
-		fmt.Fprintf(w, "  would be mounted as %s\n", source)
+		w.line("  would be mounted as %s", source)
 	}
 	if t.Secret != "" {
-		fmt.Fprintf(w, "  with %s\n", t.Secret)
+		w.line("  with %s", t.Secret)
 	}
 	for _, warning := range t.Warnings {
-		fmt.Fprintf(w, "  note: %s\n", warning)
+		w.line("  note: %s", warning)
 	}
 	switch {
 	case t.Error == "":
 	case t.Step == StepBegin:
-		fmt.Fprintf(w, "  not tried: %s\n", t.Error)
+		w.line("  not tried: %s", t.Error)
 	default:
-		fmt.Fprintf(w, "  failed at step %s: %s\n", t.Step, t.Error)
+		w.line("  failed at step %s: %s", t.Step, t.Error)
 	}
 	switch {
 	case t.Left != "":
-		fmt.Fprintf(w, "  left: %s\n", t.Left)
+		w.line("  left: %s", t.Left)
 	case t.Volume != "":
-		fmt.Fprintln(w, "  removed")
+		w.line("  removed")
 	}
 }
 

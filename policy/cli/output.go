@@ -27,7 +27,7 @@ func checkOutput(output string) error {
 }
 
 // texter is output with a text form for humans; its exported fields are the JSON.
-type texter interface{ text(io.Writer) error }
+type texter interface{ text(to *textWriter) }
 
 // answer prints in the requested format. If it cannot print, the command fails.
 func answer(cmd *cobra.Command, output string, a texter) error {
@@ -35,7 +35,7 @@ func answer(cmd *cobra.Command, output string, a texter) error {
 	if output == outputJSON {
 		err = writeJSON(cmd.OutOrStdout(), a)
 	} else {
-		err = a.text(cmd.OutOrStdout())
+		err = writeText(cmd.OutOrStdout(), a)
 	}
 	if err != nil {
 		return &ExitError{Code: ExitUsage, Err: fmt.Errorf("write the answer: %w", err)}
@@ -43,11 +43,32 @@ func answer(cmd *cobra.Command, output string, a texter) error {
 	return nil
 }
 
+func writeText(to io.Writer, a texter) error {
+	w := &textWriter{}
+	a.text(w)
+	_, err := w.WriteTo(to)
+	return err
+}
+
 func writeJSON(w io.Writer, a any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(a)
+}
+
+// checkStdin rejects files of which several are standard input.
+func checkStdin(files ...string) error {
+	readers := 0
+	for _, file := range files {
+		if file == "-" {
+			readers++
+		}
+	}
+	if readers > 1 {
+		return usageError("only one file can be - for standard input, not %d", readers)
+	}
+	return nil
 }
 
 // yamlExtensions are the extensions of files that the commands read.

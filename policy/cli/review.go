@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -91,8 +89,7 @@ var headings = map[review.FindingKind]string{
 // thousand namespaces for one reason.
 const maxShown = 10
 
-func (r *clusterReview) text(to io.Writer) error {
-	w := bufio.NewWriter(to)
+func (r *clusterReview) text(w *textWriter) {
 	looked := fmt.Sprintf("%s and %s of %s", count(r.Claims, "claim"), count(r.Volumes, "PersistentVolume"), r.Provisioner)
 	compared := ""
 	if r.Against != nil {
@@ -100,28 +97,27 @@ func (r *clusterReview) text(to io.Writer) error {
 	}
 	switch {
 	case len(r.Findings)+len(r.Ended) > 0:
-		fmt.Fprintf(w, "\nWhat the policy means for %s%s:\n", looked, compared)
+		w.line("\nWhat the policy means for %s%s:", looked, compared)
 	case r.Against != nil:
-		fmt.Fprintf(w, "\nNothing changes for %s%s.\n", looked, compared)
+		w.line("\nNothing changes for %s%s.", looked, compared)
 	default:
-		fmt.Fprintf(w, "\nNothing to report about %s.\n", looked)
+		w.line("\nNothing to report about %s.", looked)
 	}
 	kinds := group(r.Findings)
 	for _, findings := range kinds {
-		fmt.Fprintf(w, "%6d  %-19s  %s\n", len(findings), findings[0].Kind, headings[findings[0].Kind])
+		w.line("%6d  %-19s  %s", len(findings), findings[0].Kind, headings[findings[0].Kind])
 	}
 	if len(r.Ended) > 0 {
-		fmt.Fprintf(w, "%6d  %-19s  reported for %s only\n", len(r.Ended), "no longer", r.Against.Source)
+		w.line("%6d  %-19s  reported for %s only", len(r.Ended), "no longer", r.Against.Source)
 	}
 	for _, findings := range kinds {
-		fmt.Fprintf(w, "\n%s\n", findings[0].Kind)
+		w.line("\n%s", findings[0].Kind)
 		writeFindings(w, r.source, findings, func(f review.Finding) string { return f.Subject })
 	}
 	if len(r.Ended) > 0 {
-		fmt.Fprintln(w, "\nno longer")
+		w.line("\nno longer")
 		writeFindings(w, r.Against.Source, r.Ended, func(f review.Finding) string { return string(f.Kind) + " " + f.Subject })
 	}
-	return w.Flush()
 }
 
 // group splits findings, which are sorted by kind.
@@ -136,16 +132,16 @@ func group(findings []review.Finding) [][]review.Finding {
 	return kinds
 }
 
-func writeFindings(w io.Writer, source string, findings []review.Finding, subject func(review.Finding) string) {
+func writeFindings(w *textWriter, source string, findings []review.Finding, subject func(review.Finding) string) {
 	for i, f := range findings {
 		if i == maxShown {
-			fmt.Fprintf(w, "  and %d more (--output json has all)\n", len(findings)-maxShown)
+			w.line("  and %d more (--output json has all)", len(findings)-maxShown)
 			return
 		}
 		place := ""
 		if f.Line > 0 {
 			place = fmt.Sprintf(" (%s:%d)", cmp.Or(f.File, source), f.Line)
 		}
-		fmt.Fprintf(w, "  %s%s: %s\n", subject(f), place, f.Message)
+		w.line("  %s%s: %s", subject(f), place, f.Message)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,8 +66,8 @@ func runTests(cmd *cobra.Command, file, policyFile, output string, protocols map
 	if err := checkOutput(output); err != nil {
 		return err
 	}
-	if file == "-" && policyFile == "-" {
-		return usageError("only one file can be - for standard input, not 2")
+	if err := checkStdin(file, policyFile); err != nil {
+		return err
 	}
 	tests, err := readTests(file, cmd.InOrStdin())
 	if err != nil {
@@ -240,12 +241,7 @@ func (c *comparison) compare(expect policy.TestExpectation, d decided) {
 	if encrypted := d.Volume.Encrypt != nil; v.Encrypted != nil && *v.Encrypted != encrypted {
 		c.add("expect.volume.encrypted", strconv.FormatBool(*v.Encrypted), strconv.FormatBool(encrypted))
 	}
-	keys := make([]string, 0, len(v.Metadata))
-	for key := range v.Metadata {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(v.Metadata)) {
 		value, ok := d.Volume.Metadata[key]
 		if ok && value == v.Metadata[key] {
 			continue
@@ -271,8 +267,7 @@ func (c *comparison) text(field, expected, decided string) {
 
 func list(values []string) string { return "[" + strings.Join(values, ", ") + "]" }
 
-func (r testReport) text(to io.Writer) error {
-	w := &textWriter{}
+func (r testReport) text(w *textWriter) {
 	for _, t := range r.Tests {
 		if t.Passed {
 			w.line("ok    %s", t.Name)
@@ -290,6 +285,4 @@ func (r testReport) text(to io.Writer) error {
 		}
 	}
 	w.line("%s of %s (revision %s): %d passed, %d failed", count(len(r.Tests), "test"), r.Policy.Source, r.Policy.Revision, r.Passed, r.Failed)
-	_, err := w.WriteTo(to)
-	return err
 }

@@ -88,25 +88,18 @@ type Volume struct {
 	Name    string
 	Backend string
 	// Place is where the volume was recorded; zero if it was not.
-	Place  Place
-	Tenant string
-	// Rule is the path of the class rule that granted the volume; in another policy it
-	// may mean another rule.
-	Rule         string
+	Place        Place
+	Tenant       string
 	StorageClass string
 	GiB          int64
 	// Cluster is the ID in the volume's stamp; historic volumes have no stamp.
 	Cluster string
-	// Claim is the namespace and name of the volume's present or former claim, ClaimUID
-	// its UID.
-	Claim    string
+	// ClaimUID is the UID of the volume's present or former claim.
 	ClaimUID string
 	// Encrypted means that nodes encrypt the volume, by a rule with encrypt.
 	Encrypted bool
 	// Retain means that the volume outlives its claim.
 	Retain bool
-	// Phase is the PersistentVolume's, such as Bound or Released.
-	Phase string
 	// Historic means that the historic provisioner created it. It names no tenant and
 	// counts against no quota. It may name no backend, because deletion searches for it.
 	Historic bool

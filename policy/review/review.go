@@ -402,7 +402,7 @@ func (r *reviewer) driver(has *CSI) {
 	if has == nil || !r.policy.UsesCSI() {
 		return
 	}
-	path, _ := r.policy.CSILine()
+	path := r.policy.CSIPath()
 	lacks := func(detail, format string, args ...any) {
 		r.find(Finding{Kind: DriverMissing, Subject: policy.CSIDriver, Path: path, Message: fmt.Sprintf(format, args...), detail: detail})
 	}

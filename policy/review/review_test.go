@@ -91,7 +91,7 @@ func pending(namespace, name, class string, change func(*Claim)) Claim {
 func volumeOf(name, tenant, class, backend string, change func(*Volume)) Volume {
 	v := Volume{
 		Name: "pv-" + name, Backend: backend, Tenant: tenant, StorageClass: class, GiB: 10, Cluster: "prod",
-		Claim: "a/" + name, ClaimUID: "uid-" + name, Phase: "Bound",
+		ClaimUID: "uid-" + name,
 	}
 	if change != nil {
 		change(&v)
@@ -112,7 +112,7 @@ func TestReview(t *testing.T) {
 		},
 		"volumes of a backend that is gone": {
 			existing: existingOf{nil, []Volume{
-				volumeOf("4", "b", "x", "bronze", nil), volumeOf("2", "b", "x", "bronze", func(v *Volume) { v.Phase = "Released" }),
+				volumeOf("4", "b", "x", "bronze", nil), volumeOf("2", "b", "x", "bronze", nil),
 				volumeOf("1", "b", "x", "bronze", nil), volumeOf("3", "b", "x", "bronze", nil), volumeOf("5", "b", "x", "copper", nil),
 			}},
 			want: []string{
@@ -125,7 +125,7 @@ func TestReview(t *testing.T) {
 			want:     []string{"RetainedBackendGone bronze backends:6 backend bronze is not in the policy, but has the volumes of 1 PersistentVolume (pv-1); nothing deletes them, because their reclaim policy is Retain [pv-1]"},
 		},
 		"a historic volume counts for nobody and may name no backend": {
-			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, GiB: 999, ClaimUID: "uid-old", Claim: "a/old"}}},
+			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, GiB: 999, ClaimUID: "uid-old"}}},
 		},
 		"a historic volume that was found at a backend which is gone": {
 			existing: existingOf{nil, []Volume{{Name: "pv-old", Historic: true, Backend: "bronze", ClaimUID: "uid-old"}}},
@@ -150,10 +150,10 @@ func TestReview(t *testing.T) {
 			existing: existingOf{nil, []Volume{volumeOf("1", "a", "slow", "gold", nil)}},
 			want:     []string{"RuleGone a/slow tenants[0].classes:13 tenant a has no rule for StorageClass slow, so only the quotas of the tenant and the backend count 1 PersistentVolume (pv-1) [pv-1]"},
 		},
-		"limits that are exceeded, whatever the phase": {
+		"limits that are exceeded": {
 			existing: existingOf{nil, []Volume{
-				volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "gold", func(v *Volume) { v.Phase = "Released" }),
-				volumeOf("3", "a", "fast", "gold", func(v *Volume) { v.Phase, v.GiB = "Failed", 11 }), volumeOf("4", "c", "x", "gold", nil),
+				volumeOf("1", "a", "fast", "gold", nil), volumeOf("2", "a", "fast", "gold", nil),
+				volumeOf("3", "a", "fast", "gold", func(v *Volume) { v.GiB = 11 }), volumeOf("4", "c", "x", "gold", nil),
 				volumeOf("5", "b", "x", "gold", nil),
 			}},
 			want: []string{

@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"maps"
+
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers/mapping"
@@ -15,9 +17,7 @@ import (
 func fields(protocols mapping.Protocols) map[string]field {
 	all := map[string]field{}
 	for _, part := range []map[string]field{policyFields(), backendFields(protocols), connectionFields(), mappingFields(), tenantFields(), sharedFields()} {
-		for key, about := range part {
-			all[key] = about
-		}
+		maps.Copy(all, part)
 	}
 	return all
 }

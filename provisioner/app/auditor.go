@@ -78,7 +78,7 @@ func (u *auditor) once(ctx context.Context) error {
 	var mu sync.Mutex
 	var orphans []audit.Finding
 	listings := audit.ListEach(u.backends.Names(), func(name string) ([]cinder.Volume, cinder.Place, error) {
-		lifecycle, err := u.backends.Volumes(name)
+		lifecycle, err := u.backends.current(name)
 		if err == nil {
 			err = lifecycle.Health()
 		}

@@ -54,16 +54,11 @@ type termBackend struct {
 
 var _ provisioner.Backends = (*termBackends)(nil)
 
-func (t *termBackends) Volumes(name string) (provisioner.Volumes, error) {
-	lifecycle, moved, err := t.configured(name)
-	if err != nil {
-		return nil, err
-	}
-	if moved {
-		t.reportMoved(name)
-	}
-	return lifecycle, nil
+func (t *termBackends) Unrecorded(name string) (provisioner.Unrecorded, error) {
+	return t.current(name)
 }
+func (t *termBackends) Recorded(name string) (provisioner.Recorded, error) { return t.current(name) }
+func (t *termBackends) Listing(name string) (provisioner.Listing, error)   { return t.current(name) }
 
 // isGone reports whether a volume has disappeared since its backend was last listed.
 func (t *termBackends) isGone(name, volumeID string) bool {
@@ -76,7 +71,16 @@ func (t *termBackends) reportMoved(name string) {
 	t.moved(name)
 }
 
-// configured returns a backend's lifecycle, configured by the policy in force.
+// current returns a backend's lifecycle, configured by the policy in force.
+func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
+	lifecycle, moved, err := t.configured(name)
+	if err == nil && moved {
+		t.reportMoved(name)
+	}
+	return lifecycle, err
+}
+
+// configured does that, and reports whether the backend's endpoint has changed.
 // It reads the policy under the lock: of two callers, the later one must not
 // restore an older configuration.
 func (t *termBackends) configured(name string) (lifecycle *backends.Lifecycle, moved bool, err error) {
@@ -177,7 +181,7 @@ func (t *termBackends) update() {
 	for name := range t.present() {
 		// A lifecycle whose backend is no longer in the policy keeps its
 		// configuration.
-		_, _ = t.Volumes(name)
+		_, _ = t.current(name)
 	}
 }
 

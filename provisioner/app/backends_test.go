@@ -45,7 +45,7 @@ tenants:
 		termCtx: t.Context(), fence: func() error { return nil }, logger: slog.New(slog.DiscardHandler), watchQueue: func(string) {},
 		board: parking.NewBoard(), moved: func(name string) { moved = append(moved, name) }, lifecycles: map[string]*termBackend{},
 	}
-	if _, err := b.Volumes("gold"); err != nil {
+	if _, err := b.current("gold"); err != nil {
 		t.Fatal(err)
 	}
 	inForce.Store(parse(strings.Replace(text, "region: one", "region: two", 1)))

@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	storagelisters "k8s.io/client-go/listers/storage/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/policy"
@@ -144,18 +144,13 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
 		Client:            e.client,
 		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Informer().GetIndexer(),
-		CSINodes:          storagelisters.NewCSINodeLister(e.nodes.csiNodes.GetIndexer()),
-		CSINodesKnown:     e.nodes.csiNodes.HasSynced,
-		Attachments:       e.nodes.attachments.GetStore(),
-		AttachmentsKnown:  e.nodes.attachments.HasSynced,
-		Nodes:             e.nodes.nodes.GetStore(),
-		NodesKnown:        e.nodes.nodes.HasSynced,
-		Reports:           e.nodes.reports.GetStore(),
-		ReportsKnown:      e.nodes.reports.HasSynced,
+		CSINodes:          attach.Cache[storagev1.CSINode]{Store: e.nodes.csiNodes.GetStore(), Known: e.nodes.csiNodes.HasSynced},
+		Attachments:       attach.Cache[storagev1.VolumeAttachment]{Store: e.nodes.attachments.GetStore(), Known: e.nodes.attachments.HasSynced},
+		Nodes:             attach.Cache[corev1.Node]{Store: e.nodes.nodes.GetStore(), Known: e.nodes.nodes.HasSynced},
+		Reports:           attach.Cache[coordinationv1.Lease]{Store: e.nodes.reports.GetStore(), Known: e.nodes.reports.HasSynced},
 		Rules:             t.backends.attachRules,
 		Reach:             t.reach,
 		Expansions:        t.expander,
-		Snapshots:         csiSnapshots{snapshot.Sidecar{Controller: t.snapshots}},
 		Types: func() attach.Types {
 			return &retype.Retyper{
 				Client: e.client, Policy: e.policy.Load(), ProvisionerName: e.options.ProvisionerName, Cluster: e.cluster,
@@ -169,15 +164,19 @@ func (e *elector) newCSI(work, termCtx context.Context, t *term, handOver func()
 		Metrics:  e.attachMetrics,
 		Logger:   e.logger,
 	})
+	snapshots := csiSnapshots{snapshot.Sidecar{Controller: t.snapshots}, engine}
 	silent := func(attachment string) { e.attacherIsSilent(attachment, handOver) }
 	return &csiTerm{socket: e.csiSocket, term: termCtx, engine: engine, silent: silent, patience: e.patience, server: controller.New(controller.Options{
-		Engine:  engine,
-		Groups:  attach.GroupsOf(engine),
-		Maker:   e.newMaker(t),
-		Version: e.options.Build.Version,
-		Work:    work,
-		Logger:  e.logger,
-		Observe: e.attachMetrics.Observe,
+		Attacher:  engine,
+		Expander:  engine,
+		Modifier:  engine,
+		Snapshots: snapshots,
+		Groups:    snapshots,
+		Maker:     e.newMaker(t),
+		Version:   e.options.Build.Version,
+		Work:      work,
+		Logger:    e.logger,
+		Observe:   e.attachMetrics.Observe,
 	})}
 }
 
@@ -201,19 +200,29 @@ func (e *elector) newOutOfService(t *term) *outofservice.Controller {
 	})
 }
 
-// csiSnapshots presents the term's snapshots to the CSI driver.
-type csiSnapshots struct{ of snapshot.Sidecar }
+// csiSnapshots takes the term's snapshots for the CSI driver.
+type csiSnapshots struct {
+	of     snapshot.Sidecar
+	engine *attach.Engine
+}
 
-func (s csiSnapshots) Take(ctx context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
+// TakeSnapshot implements controller.Snapshotter.
+func (s csiSnapshots) TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (controller.Snapshot, error) {
+	pv, err := attach.Changeable(s.engine, volume)
+	if err != nil {
+		return controller.Snapshot{}, attach.Failure(err)
+	}
 	taken, err := s.of.Take(ctx, pv, name, parameters)
-	return csiSnapshotOf(taken), err
+	return csiSnapshotOf(taken), attach.Failure(err)
 }
 
-func (s csiSnapshots) Remove(ctx context.Context, snapshot wire.Handle) error {
-	return s.of.Remove(ctx, snapshot.Backend, snapshot.ID)
+// RemoveSnapshot implements controller.Snapshotter.
+func (s csiSnapshots) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) error {
+	return attach.Failure(s.of.Remove(ctx, snapshot.Backend, snapshot.ID))
 }
 
-func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
+// ListSnapshots implements controller.Snapshotter.
+func (s csiSnapshots) ListSnapshots(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
 	if wanted.Snapshot.Backend != "" && wanted.Volume.Backend != "" && wanted.Snapshot.Backend != wanted.Volume.Backend {
 		return nil, nil
 	}
@@ -221,14 +230,25 @@ func (s csiSnapshots) List(ctx context.Context, wanted controller.Listing) ([]co
 	return csiSnapshotsOf(found, err)
 }
 
-func (s csiSnapshots) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error) {
-	return csiSnapshotsOf(s.of.TakeGroup(ctx, volumes, name, parameters))
+// TakeGroup implements controller.Grouper.
+func (s csiSnapshots) TakeGroup(ctx context.Context, volumes []wire.Handle, name string, parameters map[string]string) ([]controller.Snapshot, error) {
+	var pvs []*corev1.PersistentVolume
+	for _, volume := range volumes {
+		pv, err := attach.Changeable(s.engine, volume)
+		if err != nil {
+			return nil, attach.Failure(err)
+		}
+		pvs = append(pvs, pv)
+	}
+	return csiSnapshotsOf(s.of.TakeGroup(ctx, pvs, name, parameters))
 }
 
+// RemoveGroup implements controller.Grouper.
 func (s csiSnapshots) RemoveGroup(ctx context.Context, handle string) error {
-	return s.of.RemoveGroup(ctx, handle)
+	return attach.Failure(s.of.RemoveGroup(ctx, handle))
 }
 
+// GroupStatus implements controller.Grouper.
 func (s csiSnapshots) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
 	return csiSnapshotsOf(s.of.GroupStatus(ctx, handle))
 }
@@ -237,7 +257,7 @@ func csiSnapshotsOf(taken []snapshot.Taken, err error) (all []controller.Snapsho
 	for _, one := range taken {
 		all = append(all, csiSnapshotOf(one))
 	}
-	return all, err
+	return all, attach.Failure(err)
 }
 
 func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {

@@ -78,7 +78,7 @@ func newSilence(t *testing.T) *silence {
 	if err := volumes.Add(pv); err != nil {
 		t.Fatal(err)
 	}
-	s.engine = attach.New(attach.Options{Cluster: "lab", Attachments: s.waiting, PersistentVolumes: volumes})
+	s.engine = attach.New(attach.Options{Cluster: "lab", Attachments: attach.Cache[storagev1.VolumeAttachment]{Store: s.waiting}, PersistentVolumes: volumes})
 	return s
 }
 

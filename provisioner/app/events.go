@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"maps"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -38,80 +39,57 @@ func (t *term) follow() (seen []cache.InformerSynced, err error) {
 			claimWatchers = append(claimWatchers, watcher)
 		}
 	}
-	volumes, err := hear(from.volumes, func(before, after *corev1.PersistentVolume) {
+	var errs []error
+	volumes := hear(&errs, from.volumes, func(before, after *corev1.PersistentVolume) {
 		for _, watcher := range volumeWatchers {
 			watcher.VolumeChanged(before, after)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	claims, err := hear(from.claims, func(before, after *corev1.PersistentVolumeClaim) {
+	claims := hear(&errs, from.claims, func(before, after *corev1.PersistentVolumeClaim) {
 		for _, watcher := range claimWatchers {
 			watcher.ClaimChanged(before, after)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	for _, follow := range []func() (cache.InformerSynced, error){
-		func() (cache.InformerSynced, error) {
-			return hear(from.namespaces, func(before, after *corev1.Namespace) {
-				if after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)) {
-					t.publish(parking.Namespace, after.Name)
-				}
-			})
-		},
-		func() (cache.InformerSynced, error) {
-			return hear(from.classes, func(_, after *storagev1.StorageClass) {
-				if after != nil {
-					t.publish(parking.Class, after.Name)
-				}
-			})
-		},
-		func() (cache.InformerSynced, error) {
-			return hear(from.attributes, func(before, after *storagev1.VolumeAttributesClass) {
-				if before == nil {
-					t.publish(parking.Attributes, after.Name)
-				}
-			})
-		},
-		// Deletions that wait for nodes wake on every change, because the watch may show
-		// only the second of two. What was there before the term is no news.
-		func() (cache.InformerSynced, error) {
-			return hear(from.nodes, func(before, after *corev1.Node) {
-				if before != nil {
-					t.publish(parking.Node, before.Name)
-				}
-			})
-		},
-		func() (cache.InformerSynced, error) {
-			return hear(from.reports, func(before, _ *coordinationv1.Lease) {
-				if before != nil {
-					t.publish(parking.Node, staged.NodeOf(before.Name))
-				}
-			})
-		},
-		func() (cache.InformerSynced, error) {
-			return hear(from.attachments, func(before, after *storagev1.VolumeAttachment) {
-				if after == nil {
-					t.publish(parking.Node, before.Spec.NodeName)
-				}
-			})
-		},
-	} {
-		if _, err := follow(); err != nil {
-			return nil, err
+	hear(&errs, from.namespaces, func(before, after *corev1.Namespace) {
+		if after != nil && (before == nil || !maps.Equal(before.Labels, after.Labels)) {
+			t.publish(parking.Namespace, after.Name)
 		}
-	}
-	return []cache.InformerSynced{volumes, claims}, nil
+	})
+	hear(&errs, from.classes, func(_, after *storagev1.StorageClass) {
+		if after != nil {
+			t.publish(parking.Class, after.Name)
+		}
+	})
+	hear(&errs, from.attributes, func(before, after *storagev1.VolumeAttributesClass) {
+		if before == nil {
+			t.publish(parking.Attributes, after.Name)
+		}
+	})
+	// Deletions that wait for nodes wake on every change, because the watch may show
+	// only the second of two. What was there before the term is no news.
+	hear(&errs, from.nodes, func(before, after *corev1.Node) {
+		if before != nil {
+			t.publish(parking.Node, before.Name)
+		}
+	})
+	hear(&errs, from.reports, func(before, _ *coordinationv1.Lease) {
+		if before != nil {
+			t.publish(parking.Node, staged.NodeOf(before.Name))
+		}
+	})
+	hear(&errs, from.attachments, func(before, after *storagev1.VolumeAttachment) {
+		if after == nil {
+			t.publish(parking.Node, before.Spec.NodeName)
+		}
+	})
+	return []cache.InformerSynced{volumes, claims}, errors.Join(errs...)
 }
 
 // hear calls changed for every object that an informer shows: before is nil for one that
 // is seen first, after for one that is gone. Without an informer, there are no objects.
-func hear[T any](informer *termInformer, changed func(before, after *T)) (seen cache.InformerSynced, err error) {
+func hear[T any](errs *[]error, informer *termInformer, changed func(before, after *T)) (seen cache.InformerSynced) {
 	if informer == nil {
-		return nil, nil
+		return nil
 	}
 	registration, err := informer.Follow(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changed(nil, object.(*T)) },
@@ -127,7 +105,8 @@ func hear[T any](informer *termInformer, changed func(before, after *T)) (seen c
 		},
 	})
 	if err != nil {
-		return nil, err
+		*errs = append(*errs, err)
+		return nil
 	}
-	return registration.HasSynced, nil
+	return registration.HasSynced
 }

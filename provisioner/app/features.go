@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +47,7 @@ func (e *elector) newExpander(t *term) *expand.Controller {
 		Cluster:           e.cluster,
 		Policy:            e.policy.Load,
 		Room:              t.provisioner.Placement(),
+		Growths:           t.provisioner.Ledger(),
 		Volumes:           func(backend string) (expand.Volumes, error) { return t.backends.current(backend) },
 		OnBehalfOf:        t.provisioner.OnBehalfOf,
 		Client:            e.client,
@@ -144,7 +144,7 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches, nodes *nodeuse.
 		Namespaces:        e.factory.Core().V1().Namespaces().Lister(),
 		Recorder:          e.recorder,
 		Caller:            t.provisioner.OnBehalfOf,
-		Freezer:           freezer{freeze.New(freeze.Options{Client: e.client, Namespace: e.namespace, Uses: nodes, Gate: t.gate, Logger: e.logger})},
+		Freezer:           freeze.New(freeze.Options{Client: e.client, Namespace: e.namespace, Uses: nodes, Gate: t.gate, AtMost: frozen.Longest, Logger: e.logger}),
 		Board:             t.board,
 		Workers:           snapshotWorkers,
 		LookAgain:         lookForSnapshots,
@@ -156,52 +156,32 @@ func (e *elector) newSnapshots(t *term, caches *snapshot.Caches, nodes *nodeuse.
 	})
 }
 
-// freezer presents a term's freeze.Freezer to the snapshot controller.
-type freezer struct{ of *freeze.Freezer }
-
-// Freeze implements snapshot.Freezer.
-func (f freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error) {
-	held, err := f.of.Freeze(ctx, volumes, frozen.Longest)
-	if err != nil {
-		return nil, err
-	}
-	return held.Thaw, nil
-}
-
 // snapshotBackends presents the term's backends to the snapshot controller.
 type snapshotBackends struct{ *termBackends }
 
-func (b snapshotBackends) Snapshots(name string) (snapshot.Snapshots, error) {
-	lifecycle, err := b.current(name)
+func (b snapshotBackends) on(of snapshot.Shelf) (backends.Snapshots, error) {
+	lifecycle, err := b.current(of.Backend)
 	if err != nil {
-		return nil, err
+		return backends.Snapshots{}, err
+	}
+	if of.Backups {
+		return lifecycle.Snapshots().Backups(), nil
 	}
 	return lifecycle.Snapshots(), nil
 }
 
+func (b snapshotBackends) Snapshots(of snapshot.Shelf) (snapshot.Snapshots, error) { return b.on(of) }
+func (b snapshotBackends) Existing(of snapshot.Shelf) (snapshot.Existing, error)   { return b.on(of) }
 func (b snapshotBackends) Groups(name string) (snapshot.Groups, error) {
-	lifecycle, err := b.current(name)
-	if err != nil {
-		return nil, err
-	}
-	return lifecycle.Snapshots(), nil
+	return b.on(snapshot.Shelf{Backend: name})
 }
 
-func (b snapshotBackends) Backups(name string) (snapshot.Snapshots, error) {
+func (b snapshotBackends) Health(name string) error {
 	lifecycle, err := b.current(name)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return lifecycle.Snapshots().Backups(), nil
-}
-
-// current returns the lifecycle of a backend with the configuration in force.
-func (t *termBackends) current(name string) (*backends.Lifecycle, error) {
-	lifecycle, moved, err := t.configured(name)
-	if err == nil && moved {
-		t.reportMoved(name)
-	}
-	return lifecycle, err
+	return lifecycle.Health()
 }
 
 // newTenantStatuses makes a term's controller of the tenants' own objects.

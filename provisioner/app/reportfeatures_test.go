@@ -3,6 +3,7 @@ package app
 import (
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,8 +41,9 @@ func TestAttachmentsOfASelectionAreItsOwn(t *testing.T) {
 		}
 	}
 	of := &term{sidecars: &csiTerm{engine: attach.New(attach.Options{
-		Backends: func() []string { return []string{"gold"} }, PersistentVolumes: pvs, Attachments: attachments, AttachmentsKnown: known,
-		Nodes: cache.NewStore(cache.MetaNamespaceKeyFunc), NodesKnown: known, Reports: cache.NewStore(cache.MetaNamespaceKeyFunc), ReportsKnown: known,
+		Backends: func() []string { return []string{"gold"} }, PersistentVolumes: pvs, Attachments: attach.Cache[storagev1.VolumeAttachment]{Store: attachments, Known: known},
+		Nodes:   attach.Cache[corev1.Node]{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), Known: known},
+		Reports: attach.Cache[coordinationv1.Lease]{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), Known: known},
 	})}}
 	for name, c := range map[string]struct {
 		selected          provisioner.Selected

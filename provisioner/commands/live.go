@@ -144,10 +144,6 @@ type liveBackend struct {
 	noDefault bool
 }
 
-func (b *liveBackend) find(path string, isWarning bool, format string, arguments ...any) {
-	b.findings = append(b.findings, policycli.Finding{Path: path, Warning: isWarning, Message: fmt.Sprintf(format, arguments...)})
-}
-
 // ask logs in and reads what the endpoint offers. The backend's own timeout bounds each
 // request.
 func (b *liveBackend) ask(ctx context.Context) {
@@ -156,14 +152,14 @@ func (b *liveBackend) ask(ctx context.Context) {
 		place, entry := client.Place(), client.CatalogEntry()
 		b.answer.Endpoint, b.answer.Project, b.answer.Region, b.answer.Interface = client.Address(), place.Project, entry.Region, entry.Interface
 		if advice := b.run.adviceOn(b.Name); advice != "" {
-			b.find(b.path+".auth", true, "backend %s: %s", b.Name, advice)
+			b.findings = warning(b.path+".auth", "backend %s: %s", b.Name, advice)
 		}
 		err = client.ListVolumes(ctx, cinder.Query{PageSize: 1}, func([]cinder.Volume) bool { return false })
 		b.compareClocks(client)
 	}
 	if err != nil {
 		b.answer.Error = err.Error()
-		b.find(b.path+".auth", false, "%s", err)
+		b.findings = append(b.findings, mistake(b.path+".auth", "%s", err)...)
 		return
 	}
 	b.client, b.answer.Reachable = client, true
@@ -236,15 +232,15 @@ func (b *liveBackend) compareClocks(client *cinder.Client) {
 		if ahead < 0 {
 			direction = "behind"
 		}
-		b.find(b.path, true, "backend %s: its clock is %s %s this machine's, more than %s; fix the one that is wrong, since the ages of volumes and tokens are judged by them",
-			b.Name, ahead.Abs(), direction, maxSkew)
+		b.findings = append(b.findings, warning(b.path, "backend %s: its clock is %s %s this machine's, more than %s; fix the one that is wrong, since the ages of volumes and tokens are judged by them",
+			b.Name, ahead.Abs(), direction, maxSkew)...)
 	}
 }
 
 // unread returns the finding about something that could not be read and is therefore
 // not checked.
 func (b *liveBackend) unread(what string, err error) []policycli.Finding {
-	return []policycli.Finding{{Path: b.path, Warning: true, Message: fmt.Sprintf("%s cannot be read and are not checked: %s", what, err)}}
+	return warning(b.path, "%s cannot be read and are not checked: %s", what, err)
 }
 
 func (b *liveBackend) readWorkflow(ctx context.Context) []policycli.Finding {
@@ -255,17 +251,15 @@ func (b *liveBackend) readWorkflow(ctx context.Context) []policycli.Finding {
 	var findings []policycli.Finding
 	b.answer.Microversion = fmt.Sprintf("3.%d", newest)
 	if newest < cinder.MicroversionMessages {
-		findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: fmt.Sprintf(
-			"backend %s offers microversions only up to 3.%d; without 3.%d, events do not say why Cinder failed to create a volume", b.Name, newest, cinder.MicroversionMessages)})
+		findings = warning(b.path, "backend %s offers microversions only up to 3.%d; without 3.%d, events do not say why Cinder failed to create a volume", b.Name, newest, cinder.MicroversionMessages)
 	}
 	workflow, err := b.client.Workflow(ctx)
 	if err != nil {
-		return append(findings, policycli.Finding{Path: b.path + ".workflow", Message: err.Error()})
+		return append(findings, mistake(b.path+".workflow", "%s", err)...)
 	}
 	b.answer.Workflow = string(workflow)
 	if rule := b.csiRule(); rule != "" && workflow != cinder.WorkflowAttachment {
-		findings = append(findings, policycli.Finding{Path: rule, Message: fmt.Sprintf(
-			"mode csi needs microversion 3.44, but backend %s offers only up to 3.%d; use mode native", b.Name, newest)})
+		findings = append(findings, mistake(rule, "mode csi needs microversion 3.44, but backend %s offers only up to 3.%d; use mode native", b.Name, newest)...)
 	}
 	return findings
 }

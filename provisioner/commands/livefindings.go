@@ -10,6 +10,15 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 )
 
+// warning and mistake return one finding.
+func warning(path, format string, arguments ...any) []policycli.Finding {
+	return []policycli.Finding{{Path: path, Warning: true, Message: fmt.Sprintf(format, arguments...)}}
+}
+
+func mistake(path, format string, arguments ...any) []policycli.Finding {
+	return []policycli.Finding{{Path: path, Message: fmt.Sprintf(format, arguments...)}}
+}
+
 // ruleFindings compares what the rules name with what their backends offer. The choices
 // made by StorageClasses are not known here.
 func (r *liveRun) ruleFindings() []policycli.Finding {
@@ -17,13 +26,9 @@ func (r *liveRun) ruleFindings() []policycli.Finding {
 	for i := range r.policy.Tenants {
 		for _, class := range r.policy.Tenants[i].Classes {
 			for _, b := range r.usableBackends(class) {
-				if finding := b.lacksType(class); finding != nil {
-					findings = append(findings, *finding)
-				}
+				findings = append(findings, b.lacksType(class)...)
 				findings = append(findings, b.lacksGrantedTypes(class)...)
-				if finding := b.lacksZone(class); finding != nil {
-					findings = append(findings, *finding)
-				}
+				findings = append(findings, b.lacksZone(class)...)
 			}
 		}
 	}
@@ -39,9 +44,7 @@ func (r *liveRun) zoneFindings() []policycli.Finding {
 			continue
 		}
 		for i, zone := range b.Zones {
-			if finding := b.zoneFinding(fmt.Sprintf("%s.zones[%d].name", b.path, i), zone.Name); finding != nil {
-				findings = append(findings, *finding)
-			}
+			findings = append(findings, b.zoneFinding(fmt.Sprintf("%s.zones[%d].name", b.path, i), zone.Name)...)
 		}
 	}
 	return findings
@@ -59,16 +62,14 @@ func (r *liveRun) usableBackends(class policy.Class) []*liveBackend {
 	return usable
 }
 
-func (b *liveBackend) lacksType(class policy.Class) *policycli.Finding {
-	path := policy.FieldPath(class.Path(), "volumeType")
+func (b *liveBackend) lacksType(class policy.Class) []policycli.Finding {
 	switch {
 	case class.VolumeType == "" && b.noDefault:
-		return &policycli.Finding{Path: class.Path(), Warning: true, Message: fmt.Sprintf(
-			"backend %s has no default volume type, and the rule names none; claims whose StorageClass names none either may fail", b.Name)}
+		return warning(class.Path(), "backend %s has no default volume type, and the rule names none; claims whose StorageClass names none either may fail", b.Name)
 	case class.VolumeType == "" || b.types == nil:
 		return nil
 	}
-	return b.typeFinding(path, class.VolumeType)
+	return b.typeFinding(policy.FieldPath(class.Path(), "volumeType"), class.VolumeType)
 }
 
 // lacksGrantedTypes returns the findings about the types that a VolumeAttributesClass may
@@ -79,33 +80,31 @@ func (b *liveBackend) lacksGrantedTypes(class policy.Class) []policycli.Finding 
 	}
 	var findings []policycli.Finding
 	for i, name := range class.VolumeTypes {
-		if finding := b.typeFinding(fmt.Sprintf("%s[%d]", policy.FieldPath(class.Path(), "volumeTypes"), i), name); finding != nil {
-			findings = append(findings, *finding)
-		}
+		findings = append(findings, b.typeFinding(fmt.Sprintf("%s[%d]", policy.FieldPath(class.Path(), "volumeTypes"), i), name)...)
 	}
 	return findings
 }
 
-func (b *liveBackend) typeFinding(path, name string) *policycli.Finding {
+func (b *liveBackend) typeFinding(path, name string) []policycli.Finding {
 	return b.lacks("volume type", path, name, b.answer.VolumeTypes, slices.ContainsFunc(b.types, func(t cinder.VolumeType) bool {
 		return t.ID == name || t.Name == name
 	}))
 }
 
-func (b *liveBackend) lacksZone(class policy.Class) *policycli.Finding {
+func (b *liveBackend) lacksZone(class policy.Class) []policycli.Finding {
 	if len(b.Zones) > 0 {
 		return nil
 	}
 	return b.zoneFinding(policy.FieldPath(class.Path(), "availabilityZone"), class.AvailabilityZone)
 }
 
-func (b *liveBackend) zoneFinding(path, name string) *policycli.Finding {
+func (b *liveBackend) zoneFinding(path, name string) []policycli.Finding {
 	if name == "" || b.zones == nil {
 		return nil
 	}
 	at := slices.IndexFunc(b.zones, func(z cinder.Zone) bool { return z.Name == name })
 	if at >= 0 && !b.zones[at].Available {
-		return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s says that availability zone %q is not available now", b.Name, name)}
+		return warning(path, "backend %s says that availability zone %q is not available now", b.Name, name)
 	}
 	return b.lacks("availability zone", path, name, b.answer.Zones, at >= 0)
 }
@@ -116,13 +115,13 @@ const maxNamed = 10
 // lacks returns the finding about a name that Cinder does not list. Databases may
 // compare names without regard to case, so a name that differs only in case is just a
 // warning.
-func (b *liveBackend) lacks(what, path, name string, offered []string, listed bool) *policycli.Finding {
+func (b *liveBackend) lacks(what, path, name string, offered []string, listed bool) []policycli.Finding {
 	if listed {
 		return nil
 	}
 	for _, other := range offered {
 		if strings.EqualFold(other, name) {
-			return &policycli.Finding{Path: path, Warning: true, Message: fmt.Sprintf("backend %s lists the %s as %q, not %q; write it in the same way", b.Name, what, other, name)}
+			return warning(path, "backend %s lists the %s as %q, not %q; write it in the same way", b.Name, what, other, name)
 		}
 	}
 	has := "it lists none for the project"
@@ -132,7 +131,7 @@ func (b *liveBackend) lacks(what, path, name string, offered []string, listed bo
 			has += fmt.Sprintf(" and %d more", more)
 		}
 	}
-	return &policycli.Finding{Path: path, Message: fmt.Sprintf("backend %s has no %s %q; %s", b.Name, what, name, has)}
+	return mistake(path, "backend %s has no %s %q; %s", b.Name, what, name, has)
 }
 
 // quotaFindings compares the quotas of the policy with Cinder's own. It leaves out a
@@ -141,9 +140,8 @@ func (r *liveRun) quotaFindings() []policycli.Finding {
 	var findings []policycli.Finding
 	for _, b := range r.backends {
 		if b.hasQuota && !b.Suspended && (isFull(b.quota.MaxVolumes, b.quota.Volumes) || isFull(b.quota.MaxGigabytes, b.quota.Gigabytes)) {
-			findings = append(findings, policycli.Finding{Path: b.path, Warning: true, Message: fmt.Sprintf(
-				"backend %s: Cinder's quota of the project has no room for another volume: %s and %s are used",
-				b.Name, b.answer.Quota.Volumes.Describe("volumes"), b.answer.Quota.Gigabytes.Describe("GiB"))})
+			findings = append(findings, warning(b.path, "backend %s: Cinder's quota of the project has no room for another volume: %s and %s are used",
+				b.Name, b.answer.Quota.Volumes.Describe("volumes"), b.answer.Quota.Gigabytes.Describe("GiB"))...)
 		}
 	}
 	for _, scope := range r.policy.Scopes() {
@@ -159,9 +157,8 @@ func (r *liveRun) quotaFindings() []policycli.Finding {
 		} {
 			most, known := r.cinderLimit(names, limit.cinder)
 			if limit.policy != nil && known && *limit.policy > most {
-				findings = append(findings, policycli.Finding{Path: policy.FieldPath(scope.Path, limit.key), Warning: true, Message: fmt.Sprintf(
-					"%s may have %d %s, but Cinder's own quota for %s is %d %s; raise it, or lower this one",
-					scope.Subject(), *limit.policy, limit.unit, backendNames(names), most, limit.unit)})
+				findings = append(findings, warning(policy.FieldPath(scope.Path, limit.key), "%s may have %d %s, but Cinder's own quota for %s is %d %s; raise it, or lower this one",
+					scope.Subject(), *limit.policy, limit.unit, backendNames(names), most, limit.unit)...)
 			}
 		}
 	}

@@ -35,7 +35,6 @@ const (
 	maxDocumentSize     = 1 << 20
 	hiddenSecretValue   = "(hidden)"
 	formatYAML          = "yaml"
-	formatJSON          = "json"
 )
 
 // MapOptions are the options for mapping a connection.
@@ -150,32 +149,29 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
   standalone-cinder map --policy policy.yaml --backend gold --access-mode ROX - < connection.json`,
 		Args: func(command *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return mapUsage("map takes one FILE, or - for standard input, but was given %d", len(args))
+				return volumeUsage("map takes one FILE, or - for standard input, but was given %d", len(args))
 			}
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			if output != formatYAML && output != formatJSON {
-				return mapUsage("--output must be %s or %s, not %q", formatYAML, formatJSON, output)
+			if output != formatYAML && output != outputJSON {
+				return volumeUsage("--output must be %s or %s, not %q", formatYAML, outputJSON, output)
 			}
 			if args[0] == "-" && options.PolicyFile == "-" {
-				return mapUsage("only one file can be - for standard input, not 2")
+				return volumeUsage("only one file can be - for standard input, not 2")
 			}
 			document, err := readDocument(args[0], command.InOrStdin())
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
 			mapped, refusal, err := Map(options, document, command.InOrStdin())
 			if err == nil {
 				err = mapped.print(command.OutOrStdout(), output)
 			}
 			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+				return policycli.Exit(policycli.ExitUsage, err)
 			}
-			if refusal != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: refusal}
-			}
-			return nil
+			return policycli.Exit(policycli.ExitFailed, refusal)
 		},
 	}
 	flags := command.Flags()
@@ -189,10 +185,6 @@ Exit codes: 0 mapped, 1 refused, 2 wrong usage, or a file cannot be read.`,
 	flags.BoolVar(&options.MultiAttach, "multiattach", false, "the volume's type allows several hosts at once")
 	flags.StringVarP(&output, "output", "o", output, "`format` of the output: yaml or json")
 	return command
-}
-
-func mapUsage(format string, arguments ...any) error {
-	return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
 }
 
 func readDocument(file string, stdin io.Reader) ([]byte, error) {
@@ -403,9 +395,7 @@ func mapBackend(options MapOptions, stdin io.Reader) (mapFrom, error) {
 		return mapFrom{}, fmt.Errorf("the policy has no backend %q; it has %s", name, strings.Join(names, ", "))
 	}
 	cluster := loaded.ClusterID
-	if cluster == "" {
-		cluster = placeholderUID
-	}
+	cluster = cmp.Or(cluster, placeholderUID)
 	return mapFrom{name, wiring.BackendConfig(loaded, backend, cluster).Connector, backend.Mapping, loaded.ModesOn(name), placeholderUser(backend.CephSecret())}, nil
 }
 
@@ -440,11 +430,8 @@ func accessMode(name string) (corev1.PersistentVolumeAccessMode, error) {
 }
 
 func (m Mapped) print(w io.Writer, output string) error {
-	if output == formatJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(m)
+	if output == outputJSON {
+		return printJSON(w, m)
 	}
 	text, err := yaml.Marshal(m)
 	if err != nil {

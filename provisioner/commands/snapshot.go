@@ -2,7 +2,6 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,40 +37,10 @@ type snapshotList struct {
 }
 
 func newSnapshotListCommand(protocols mappers.Protocols) *cobra.Command {
-	options := VolumeOptions{Protocols: protocols, SecretNamespace: defaultMapNamespace}
-	output := outputText
-	command := &cobra.Command{
-		Use:   "list --policy FILE",
-		Short: "List the snapshots and backups of the backends' projects, and which can be imported",
-		Long: `List the snapshots of the backends' projects, and the backups where a rule grants any:
+	return newListCommand(protocols, (*VolumeOptions).listSnapshots, "List the snapshots and backups of the backends' projects, and which can be imported", `List the snapshots of the backends' projects, and the backups where a rule grants any:
 whose they are, as their stamps and the VolumeSnapshotContents of the cluster say,
 and which of them can be imported. It changes nothing. Unlike snapshot import, it
-checks neither the policy nor the snapshots' volumes.
-
-Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
-cannot be read.`,
-		Args: policycli.NoArguments,
-		RunE: func(command *cobra.Command, _ []string) error {
-			if output != outputText && output != outputJSON {
-				return volumeUsage("--output must be text or json, not %q", output)
-			}
-			list, unlisted, err := options.listSnapshots(command.Context())
-			if err == nil {
-				err = list.print(command.OutOrStdout(), output)
-			}
-			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-			}
-			if unlisted != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: unlisted}
-			}
-			return nil
-		},
-	}
-	options.addFlags(command)
-	command.Flags().StringVar(&options.Backend, "backend", "", "`name` of one backend; default is all of them")
-	command.Flags().StringVarP(&output, "output", "o", output, "`format` of the output: text or json")
-	return command
+checks neither the policy nor the snapshots' volumes.`)
 }
 
 // listSnapshots reads Cinder before Kubernetes, as list does for volumes.
@@ -120,22 +89,11 @@ func (r *volumeRun) shelves() (all []shelf) {
 	return all
 }
 
-func (l snapshotList) print(w io.Writer, output string) error {
-	if output == outputJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(l)
-	}
+func (l snapshotList) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BACKEND\tID\tNAME\tGIB\tSTATUS\tVOLUME\tOWNER\tIMPORTABLE")
 	for _, s := range l.Snapshots {
-		importable := "yes"
-		if !s.Importable {
-			importable = "no: " + s.Why
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", s.Backend, s.ID, statusreport.OneLine(s.Name), s.SizeGiB, s.Status, statusreport.OneLine(s.Volume),
-			statusreport.OneLine(s.Owner()), statusreport.OneLine(importable))
+		row(table, s.Backend, s.ID, s.Name, fmt.Sprint(s.SizeGiB), string(s.Status), s.Volume, s.Owner(), importable(s.Importable, s.Why))
 	}
 	return table.Flush()
 }
@@ -233,7 +191,7 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, false) // only the running program changes anything at Cinder
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	importer := opened.snapshotImporter()
 	var objects *imports.SnapshotObjects
@@ -249,12 +207,9 @@ func (f *snapshotImportFlags) run(ctx context.Context, stdout io.Writer) error {
 		err = fmt.Errorf("%w (%s)", err, refusal.Why)
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("snapshot %s is not imported: %s", f.wish.Snapshot, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("snapshot %s is not imported: %s", f.wish.Snapshot, statusreport.OneLine(err.Error())))
 	}
-	if err := f.report(stdout, objects); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitUsage, f.report(stdout, objects))
 }
 
 // report prints the objects and, as comments, what was or would be done.
@@ -265,10 +220,7 @@ func (f *snapshotImportFlags) report(w io.Writer, objects *imports.SnapshotObjec
 	case len(objects.Steps) == 0:
 		lines[0] += "; nothing to do"
 	case !f.apply:
-		lines = []string{"nothing was changed; with --apply, the command would"}
-		for n, step := range objects.Steps {
-			lines = append(lines, fmt.Sprintf("%d. %s", n+1, statusreport.OneLine(step)))
-		}
+		lines = wouldDo(objects.Steps)
 	}
 	content, snapshot := objects.Content.DeepCopy(), objects.Snapshot.DeepCopy()
 	content.ManagedFields, snapshot.ManagedFields = nil, nil

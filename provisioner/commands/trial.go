@@ -233,8 +233,8 @@ func (b *trialBench) untried(ctx context.Context, trial policycli.Trial) string 
 	if ctx.Err() != nil {
 		return "the command was interrupted"
 	}
-	for _, lacks := range []*policycli.Finding{b.lacksType(policy.Class{VolumeType: trial.VolumeType}), b.zoneFinding("", trial.AvailabilityZone)} {
-		if lacks != nil && !lacks.Warning {
+	for _, lacks := range append(b.lacksType(policy.Class{VolumeType: trial.VolumeType}), b.zoneFinding("", trial.AvailabilityZone)...) {
+		if !lacks.Warning {
 			// This is already a finding about each of the rules.
 			return lacks.Message
 		}
@@ -279,12 +279,8 @@ func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, 
 	request.Claim = mappers.Claim{Namespace: trialHost, Name: trialHost, UID: uid}
 	request.Tenant = plan.tenant
 	result, err := b.registry.Map(request)
-	var refused *mappers.Refusal
-	switch {
-	case errors.As(err, &refused):
-		return objects.RefusalError(b.Name, refused)
-	case err != nil:
-		return err
+	if err != nil {
+		return b.explain(err)
 	}
 	trial.Source, trial.Warnings = &result.Source, result.Warnings
 	if result.Secret != nil {
@@ -294,6 +290,14 @@ func (b *trialBench) mapConnection(ctx context.Context, trial *policycli.Trial, 
 		trial.Warnings = append(trial.Warnings, "the policy has neither clusterID nor connector.initiator, so the running program derives another initiator name from the cluster than "+b.config.Connector.Initiator)
 	}
 	return nil
+}
+
+// explain says of a refusal what the claim's event would say.
+func (b *trialBench) explain(err error) error {
+	if refused := new(mappers.Refusal); errors.As(err, &refused) {
+		return objects.RefusalError(b.Name, refused)
+	}
+	return err
 }
 
 // describeCSI describes the PersistentVolume of the CSI driver. The connection shows
@@ -311,22 +315,16 @@ func (b *trialBench) describeCSI(ctx context.Context, trial *policycli.Trial, en
 	default:
 		_, err = mappers.ForNode(connection, mappers.NodeRequest{Encrypted: connected.Volume.Encrypted, Encryption: encryption, CephUser: placeholderUser(b.CephSecret())})
 	}
-	var refused *mappers.Refusal
-	if errors.As(err, &refused) {
-		return objects.RefusalError(b.Name, refused)
-	} else if err != nil {
-		return err
+	if err != nil {
+		return b.explain(err)
 	}
 	result, err := objects.MapCSI(objects.CSIVolume{
 		PVName: objects.PVNameFor(uid), Backend: b.Name, VolumeID: connected.Volume.ID, SecretNamespace: defaultMapNamespace,
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, FSType: trial.FSType,
 		MultiAttach: connected.Volume.MultiAttach,
 	})
-	switch {
-	case errors.As(err, &refused):
-		return objects.RefusalError(b.Name, refused)
-	case err != nil:
-		return err
+	if err != nil {
+		return b.explain(err)
 	}
 	trial.Source, trial.Secret = &result.Source, result.Secret.String()
 	return nil

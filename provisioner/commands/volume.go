@@ -26,7 +26,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
 
-// VolumeOptions are the options of all volume and snapshot commands.
+// VolumeOptions are the options of audit and of all volume and snapshot commands.
 type VolumeOptions struct {
 	Protocols mappers.Protocols
 
@@ -134,7 +134,7 @@ func (o *VolumeOptions) open(ctx context.Context, mayChange bool) (*volumeRun, e
 	if err != nil {
 		return nil, err
 	}
-	fence := func() error { return errors.New("a command without --apply changes nothing") }
+	fence := func() error { return errors.New("a command without --apply or --delete changes nothing") }
 	if mayChange {
 		fence = func() error { return nil }
 	}
@@ -173,5 +173,5 @@ func (r *volumeRun) lifecycle(backend string) (*backends.Lifecycle, error) {
 }
 
 func volumeUsage(format string, arguments ...any) error {
-	return &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf(format, arguments...)}
+	return policycli.Exit(policycli.ExitUsage, fmt.Errorf(format, arguments...))
 }

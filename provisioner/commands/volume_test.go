@@ -29,7 +29,7 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 	}
 	var text bytes.Buffer
 	list := volumeList{Volumes: []imports.Listed{{ID: "1", Name: name, Type: name, Zone: name, Cluster: name, Claim: name, Why: name}}}
-	if err := list.print(&text, outputText); err != nil {
+	if err := list.print(&text); err != nil {
 		t.Fatal(err)
 	}
 	check(text.String())
@@ -39,7 +39,7 @@ func TestNothingOfAVolumeReachesTheTerminalUnescaped(t *testing.T) {
 
 	text.Reset()
 	snapshots := snapshotList{Snapshots: []imports.ListedSnapshot{{ID: "1", Name: name, Volume: name, Cluster: name, VolumeSnapshot: name, Why: name}}}
-	if err := snapshots.print(&text, outputText); err != nil {
+	if err := snapshots.print(&text); err != nil {
 		t.Fatal(err)
 	}
 	check(text.String())

@@ -196,7 +196,7 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	importer := opened.imports[0]
 	plan, err := importer.Plan(ctx, f.request)
@@ -207,30 +207,22 @@ func (f *importFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("volume %s is not imported: %s", f.request.Volume, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("volume %s is not imported: %s", f.request.Volume, statusreport.OneLine(err.Error())))
 	}
-	if err := f.report(stdout, stderr, plan, pv); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitUsage, f.report(stdout, stderr, plan, pv))
 }
 
 // report prints the PersistentVolume and, as comments, what was or would be done. Text
 // that the volume's owners wrote must not end a comment.
 func (f *importFlags) report(w, stderr io.Writer, plan *imports.Plan, pv *corev1.PersistentVolume) error {
-	for _, warning := range plan.Warnings {
-		fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
-	}
+	warn(stderr, plan.Warnings)
 	claim := plan.Claim.Namespace + "/" + plan.Claim.Name
 	lines := []string{fmt.Sprintf("volume %s is imported for claim %s", plan.Volume.ID, claim)}
 	switch {
 	case plan.Done:
 		lines = []string{fmt.Sprintf("volume %s was already imported for claim %s; nothing to do", plan.Volume.ID, claim)}
 	case !f.apply:
-		lines = []string{"nothing was changed; with --apply, the command would"}
-		for n, step := range plan.Steps {
-			lines = append(lines, fmt.Sprintf("%d. %s", n+1, statusreport.OneLine(step)))
-		}
+		lines = wouldDo(plan.Steps)
 		if pv.Spec.CSI == nil {
 			lines = append(lines, "the source of the PersistentVolume follows from the connection")
 		}

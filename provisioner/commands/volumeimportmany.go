@@ -55,7 +55,7 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 		all, skipped, err = f.requestsOf(text)
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	for _, why := range skipped {
 		fmt.Fprintln(stderr, "not considered: "+statusreport.OneLine(why))
@@ -64,7 +64,7 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	importer := opened.imports[0]
 	importer.Volumes = &listedOnce{Volumes: importer.Volumes}
@@ -72,7 +72,7 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 	for n := range all {
 		one := &all[n]
 		if err := ctx.Err(); err != nil {
-			return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("interrupted after %d of %d volumes; run the command again to continue", n, len(all))}
+			return policycli.Exit(policycli.ExitFailed, fmt.Errorf("interrupted after %d of %d volumes; run the command again to continue", n, len(all)))
 		}
 		f.importOne(ctx, importer, one)
 		if one.state == stateRefused {
@@ -81,10 +81,10 @@ func (f *importFlags) runMany(ctx context.Context, stdout, stderr io.Writer) err
 		fmt.Fprintf(stderr, "[%*d/%d] %s/%s: %s\n", len(fmt.Sprint(len(all))), n+1, len(all), one.Namespace, one.Claim, one.state)
 	}
 	if err := writeImports(stdout, all); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+		return policycli.Exit(policycli.ExitFailed, err)
 	}
 	if failed > 0 {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("%d of %d volumes are not imported", failed, len(all))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("%d of %d volumes are not imported", failed, len(all)))
 	}
 	return nil
 }
@@ -280,11 +280,7 @@ func writeImports(w io.Writer, all []oneImport) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "CLAIM\tSTORAGECLASS\tPERSISTENTVOLUME\tVOLUME\tSTATE\tWHY")
 	for _, one := range all {
-		cells := []string{one.Namespace + "/" + one.Claim, one.StorageClass, one.pv, one.Volume, one.state, one.why}
-		for i, cell := range cells {
-			cells[i] = statusreport.OneLine(cell)
-		}
-		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		row(table, one.Namespace+"/"+one.Claim, one.StorageClass, one.pv, one.Volume, one.state, one.why)
 	}
 	return table.Flush()
 }

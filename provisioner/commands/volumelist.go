@@ -2,7 +2,6 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
 // volumeList is the output of volume list.
@@ -26,33 +24,25 @@ type volumeList struct {
 }
 
 func newVolumeListCommand(protocols mappers.Protocols) *cobra.Command {
+	return newListCommand(protocols, (*VolumeOptions).list, "List the volumes of the backends' projects, and which of them can be imported", `List the volumes of the backends' projects: whose they are, as their stamps and the
+PersistentVolumes of the cluster say, and which of them can be imported. It changes
+nothing.`)
+}
+
+// newListCommand returns a command that lists what the backends have.
+func newListCommand[T interface{ print(w io.Writer) error }](protocols mappers.Protocols, list func(o *VolumeOptions, ctx context.Context) (found T, unlisted, err error), short, long string) *cobra.Command {
 	options := VolumeOptions{Protocols: protocols, SecretNamespace: defaultMapNamespace}
 	output := outputText
 	command := &cobra.Command{
 		Use:   "list --policy FILE",
-		Short: "List the volumes of the backends' projects, and which of them can be imported",
-		Long: `List the volumes of the backends' projects: whose they are, as their stamps and the
-PersistentVolumes of the cluster say, and which of them can be imported. It changes
-nothing.
+		Short: short,
+		Long: long + `
 
 Exit codes: 0 listed, 1 a backend cannot be listed, 2 wrong usage, or the cluster
 cannot be read.`,
 		Args: policycli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if output != outputText && output != outputJSON {
-				return volumeUsage("--output must be text or json, not %q", output)
-			}
-			list, unlisted, err := options.list(command.Context())
-			if err == nil {
-				err = list.print(command.OutOrStdout(), output)
-			}
-			if err != nil {
-				return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
-			}
-			if unlisted != nil {
-				return &policycli.ExitError{Code: policycli.ExitFailed, Err: unlisted}
-			}
-			return nil
+			return answer(command, output, func(ctx context.Context) (T, error, error) { return list(&options, ctx) })
 		},
 	}
 	options.addFlags(command)
@@ -60,11 +50,6 @@ cannot be read.`,
 	command.Flags().StringVarP(&output, "output", "o", output, "`format` of the output: text or json")
 	return command
 }
-
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
 
 // list reads Cinder before Kubernetes, so that a volume that is recorded in between
 // shows as recorded. It lists all backends concurrently.
@@ -92,22 +77,11 @@ func (o *VolumeOptions) list(ctx context.Context) (list volumeList, unlisted, er
 	return list, errors.Join(failed...), nil
 }
 
-func (l volumeList) print(w io.Writer, output string) error {
-	if output == outputJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(l)
-	}
+func (l volumeList) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BACKEND\tID\tNAME\tGIB\tSTATUS\tTYPE\tZONE\tOWNER\tIMPORTABLE")
 	for _, v := range l.Volumes {
-		importable := "yes"
-		if !v.Importable {
-			importable = "no: " + v.Why
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", v.Backend, v.ID, statusreport.OneLine(v.Name), v.SizeGiB, v.Status,
-			statusreport.OneLine(v.Type), statusreport.OneLine(v.Zone), statusreport.OneLine(v.Owner()), statusreport.OneLine(importable))
+		row(table, v.Backend, v.ID, v.Name, fmt.Sprint(v.SizeGiB), string(v.Status), v.Type, v.Zone, v.Owner(), importable(v.Importable, v.Why))
 	}
 	return table.Flush()
 }

@@ -58,7 +58,7 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 		all, err = f.candidates(ctx, opened, func(why string) { fmt.Fprintln(stderr, "not considered: "+statusreport.OneLine(why)) })
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	retyper, waitUntil := opened.retyper(f.ProvisionerName), time.Now().Add(f.wait)
 	f.moveSome(ctx, retyper, all, len(all), stderr)
@@ -74,7 +74,7 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 		}
 	}
 	if err := writeMoves(stdout, all); err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
+		return policycli.Exit(policycli.ExitFailed, err)
 	}
 	return f.conclude(ctx, stdout, all)
 }
@@ -187,11 +187,7 @@ func writeMoves(w io.Writer, all []*oneMove) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "CLAIM\tBACKEND\tPERSISTENTVOLUME\tVOLUME\tGIB\tSTATE\tWHY")
 	for _, one := range all {
-		cells := []string{one.namespace + "/" + one.claim, one.backend, one.pv, one.volume.ID, fmt.Sprint(one.volume.SizeGiB), one.state.String(), one.why}
-		for i, cell := range cells {
-			cells[i] = statusreport.OneLine(cell)
-		}
-		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		row(table, one.namespace+"/"+one.claim, one.backend, one.pv, one.volume.ID, fmt.Sprint(one.volume.SizeGiB), one.state.String(), one.why)
 	}
 	return table.Flush()
 }
@@ -215,8 +211,5 @@ func (f *moveFlags) conclude(ctx context.Context, stdout io.Writer, all []*oneMo
 	case left > 0:
 		err = fmt.Errorf("%d of %d volumes cannot be moved, and %d more are busy; run the command again when they are free", count[moveRefused], len(all), count[moveBusy])
 	}
-	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: err}
-	}
-	return nil
+	return policycli.Exit(policycli.ExitFailed, err)
 }

@@ -114,7 +114,7 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	// The leader alone changes the volume.
 	opened, err := f.open(ctx, false)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	rebinder := &rebind.Rebinder{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster,
@@ -125,15 +125,13 @@ func (f *rebindFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	plan, err := rebinder.Plan(ctx, f.request)
 	if err == nil {
-		for _, warning := range plan.Warnings {
-			fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
-		}
+		warn(stderr, plan.Warnings)
 		if f.apply {
 			err = rebinder.Apply(ctx, plan)
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: f.failure(err)}
+		return policycli.Exit(policycli.ExitFailed, f.failure(err))
 	}
 	fmt.Fprintln(stdout, f.outcome(plan))
 	return nil
@@ -164,9 +162,5 @@ func (f *rebindFlags) outcome(plan *rebind.Plan) string {
 	case f.apply:
 		return fmt.Sprintf("claim %s has PersistentVolume %s", f.to, plan.PersistentVolume)
 	}
-	lines := []string{"nothing was changed; with --apply, the command would"}
-	for n, step := range plan.Steps {
-		lines = append(lines, fmt.Sprintf("%d. %s", n+1, statusreport.OneLine(step)))
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(wouldDo(plan.Steps), "\n")
 }

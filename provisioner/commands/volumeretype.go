@@ -61,14 +61,12 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	retyper := opened.retyper(f.ProvisionerName)
 	plan, err := retyper.Plan(ctx, f.request)
 	if err == nil {
-		for _, warning := range plan.Warnings {
-			fmt.Fprintln(stderr, "warning: "+statusreport.OneLine(warning))
-		}
+		warn(stderr, plan.Warnings)
 		if f.apply {
 			if f.request.Migrate && !plan.Done {
 				fmt.Fprintf(stderr, "Cinder copies volume %s (%d GiB), which may take hours; if this command is interrupted, Cinder goes on\n", plan.Volume.ID, plan.Volume.SizeGiB)
@@ -77,7 +75,7 @@ func (f *retypeFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("cannot change the type of the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("cannot change the type of the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, statusreport.OneLine(err.Error())))
 	}
 	fmt.Fprintln(stdout, statusreport.OneLine(f.outcome(plan)))
 	return nil

@@ -103,7 +103,7 @@ func (f *rewrapFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	f.SecretNamespace = secretNamespace(f.SecretNamespace)
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	rewrapper := &rewrap.Rewrapper{
 		Keeper: volumekeys.Keeper{Client: opened.client, Namespace: f.SecretNamespace},
@@ -113,28 +113,25 @@ func (f *rewrapFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 		rewrapper.Backends = append(rewrapper.Backends, rewrap.Backend{Name: opened.imports[i].Backend.Name, Keys: backends.Keys{Lifecycle: lifecycle}})
 	}
 	failed := func(err error) error {
+		if err == nil {
+			return nil
+		}
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			fmt.Fprintln(stderr, statusreport.OneLine(line))
 		}
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("not everything was listed or rewrapped; keep all entries, and run the command again")}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("not everything was listed or rewrapped; keep all entries, and run the command again"))
 	}
 	if !rewraps {
 		uses, err := rewrapper.Uses(ctx)
 		if printed := printUses(stdout, uses); printed != nil {
 			return printed
 		}
-		if err != nil {
-			return failed(err)
-		}
-		return nil
+		return failed(err)
 	}
 	if f.newKeys {
 		progress, err := rewrapper.Renew(ctx, rewrap.Renewal{From: from, To: to, Namespace: f.namespace, Claim: f.claim}, f.apply)
 		printProgress(stdout, progress, f.apply)
-		if err != nil {
-			return failed(err)
-		}
-		return nil
+		return failed(err)
 	}
 	done, err := rewrapper.Rewrap(ctx, from, to, f.apply)
 	if f.apply {
@@ -142,10 +139,7 @@ func (f *rewrapFlags) run(ctx context.Context, stdout, stderr io.Writer) error {
 	} else {
 		fmt.Fprintf(stdout, "nothing was changed; with --apply, the command would rewrap %d volumes and snapshots from %s to %s\n", done, from, to)
 	}
-	if err != nil {
-		return failed(err)
-	}
-	return nil
+	return failed(err)
 }
 
 // printProgress says what was done, and whether that was all.

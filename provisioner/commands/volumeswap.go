@@ -78,7 +78,7 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 	defer end()
 	opened, err := f.open(ctx, f.apply)
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitUsage, Err: err}
+		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	swapper := &swap.Swapper{
 		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster, ClusterUID: opened.clusterUID,
@@ -93,8 +93,8 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 		err = swapper.Apply(ctx, plan)
 	}
 	if err != nil {
-		return &policycli.ExitError{Code: policycli.ExitFailed, Err: fmt.Errorf("cannot swap the volumes of claims %s and %s of namespace %s: %s",
-			f.request.Claims[0], f.request.Claims[1], f.request.Namespace, statusreport.OneLine(err.Error()))}
+		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("cannot swap the volumes of claims %s and %s of namespace %s: %s",
+			f.request.Claims[0], f.request.Claims[1], f.request.Namespace, statusreport.OneLine(err.Error())))
 	}
 	if !f.apply && !plan.Done {
 		fmt.Fprintln(stdout, "nothing was changed; with --apply, this would be so:")

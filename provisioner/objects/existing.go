@@ -236,18 +236,13 @@ func existingVolume(pv *corev1.PersistentVolume) review.Volume {
 		Backend:      origin.Backend,
 		Place:        review.Place(origin.Place),
 		Tenant:       pv.Annotations[AnnotationTenant],
-		Rule:         pv.Annotations[AnnotationRule],
 		StorageClass: pv.Spec.StorageClassName,
 		GiB:          SizeGiB(pv),
 		Cluster:      origin.Cluster,
 		ClaimUID:     origin.ClaimUID,
 		Retain:       pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain,
-		Phase:        string(pv.Status.Phase),
 		Historic:     !IsOurs(pv),
 		Encrypted:    EncryptedOf(pv) != "",
-	}
-	if claim := pv.Spec.ClaimRef; claim != nil {
-		volume.Claim = claim.Namespace + "/" + claim.Name
 	}
 	if err != nil {
 		volume.Damage = err.Error()

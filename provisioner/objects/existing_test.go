@@ -137,16 +137,16 @@ func TestReadExisting(t *testing.T) {
 		return r
 	}
 	recorded := review.Volume{
-		Name: "pvc-1", Backend: "gold", Tenant: "a", Rule: "tenants[0].classes[1]", StorageClass: "fast", GiB: 2,
+		Name: "pvc-1", Backend: "gold", Tenant: "a", StorageClass: "fast", GiB: 2,
 		// Values written by hand are normalized.
-		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", Claim: "team-a/data", ClaimUID: "1", Phase: "Bound",
+		Place: review.Place{Endpoint: "http://cinder:8776/v3", Project: "p1"}, Cluster: "cluster-1", ClaimUID: "1",
 	}
 	retained, damaged := recorded, recorded
 	retained.ClaimUID, damaged.ClaimUID = "2", "damaged"
-	retained.Name, retained.Cluster, retained.GiB, retained.Retain, retained.Phase, retained.Claim = "pvc-2", "cluster-0", 3, true, "Released", ""
+	retained.Name, retained.Cluster, retained.GiB, retained.Retain = "pvc-2", "cluster-0", 3, true
 	damaged.Name, damaged.Backend = "pvc-damaged", ""
 	damaged.Damage = "PersistentVolume pvc-damaged: annotation standalone-cinder.openstack.org/backend is missing; nothing is deleted until it is fixed"
-	historic := review.Volume{Name: "old", StorageClass: "fast", GiB: 2, Claim: "team-a/data", ClaimUID: "uid-data", Phase: "Bound", Historic: true}
+	historic := review.Volume{Name: "old", StorageClass: "fast", GiB: 2, ClaimUID: "uid-data", Historic: true}
 	pinned, unclear := historic, historic
 	pinned.Name, pinned.Backend = "old-pinned", "gold"
 	unclear.Name, unclear.ClaimUID = "old-damaged", ""

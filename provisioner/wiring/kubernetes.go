@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -47,9 +48,7 @@ func KubeConfig(options Kube) (*rest.Config, error) {
 	if config == nil {
 		var err error
 		path := options.Kubeconfig
-		if path == "" {
-			path = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
-		}
+		path = cmp.Or(path, os.Getenv(clientcmd.RecommendedConfigPathEnvVar))
 		if path == "" {
 			config, err = rest.InClusterConfig()
 		} else {

@@ -14,12 +14,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/campaign"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/plan"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/report"
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
@@ -166,65 +168,30 @@ func keepEvidence(o options, result campaign.Result) error {
 // printPlan shows a plan, actor by actor.
 func printPlan(out io.Writer, o options) {
 	p := o.Plan(o.seed)
-	show := func(actor string, at time.Duration, step fmt.Stringer) {
-		fmt.Fprintf(out, "%8.3fs  %s: %s\n", at.Seconds(), actor, step)
-	}
-	for _, s := range p.Processes {
-		show("processes", s.At, s)
-	}
-	for _, s := range p.Server {
-		show("API server", s.At, s)
-	}
-	for _, s := range p.Cinder {
-		show("Cinder", s.At, s)
-	}
+	printSteps(out, "processes", p.Processes, func(s plan.ProcessStep) time.Duration { return s.At })
+	printSteps(out, "API server", p.Server, func(s plan.ServerStep) time.Duration { return s.At })
+	printSteps(out, "Cinder", p.Cinder, func(s plan.CinderStep) time.Duration { return s.At })
 	for _, link := range p.Links {
-		for _, s := range link.Steps {
-			show(link.String(), s.At, s)
-		}
+		printSteps(out, link.String(), link.Steps, func(s plan.LinkStep) time.Duration { return s.At })
 	}
-	for _, s := range p.Administrator {
-		show("administrator", s.At, s)
+	printSteps(out, "administrator", p.Administrator, func(s plan.AdministratorStep) time.Duration { return s.At })
+	printSteps(out, "places", p.Places, func(s plan.PlaceStep) time.Duration { return s.At })
+	printSteps(out, "hostile", p.Hostile, func(s plan.HostileStep) time.Duration { return s.At })
+	printSteps(out, "volumes", p.Volumes, func(s plan.VolumeStep) time.Duration { return s.At })
+	printSteps(out, "nodes", p.Nodes, func(s plan.NodeStep) time.Duration { return s.At })
+	printSteps(out, "pods", p.Pods, func(s plan.PodStep) time.Duration { return s.At })
+	printSteps(out, "machines", slices.Concat(p.Machines...), func(s plan.MachineStep) time.Duration { return s.At })
+	printSteps(out, "workloads", p.Workloads, func(s plan.WorkloadStep) time.Duration { return s.At })
+	printSteps(out, "movers", p.Movers, func(s plan.MoverStep) time.Duration { return s.At })
+	for _, tenant := range plan.TenantNames() {
+		printSteps(out, "tenant "+tenant, p.Claims[tenant], func(s plan.ClaimStep) time.Duration { return s.At })
+		printSteps(out, "tenant "+tenant, p.Grows[tenant], func(s plan.GrowStep) time.Duration { return s.At })
+		printSteps(out, "tenant "+tenant, p.Snapshots[tenant], func(s plan.SnapshotStep) time.Duration { return s.At })
 	}
-	for _, s := range p.Places {
-		show("places", s.At, s)
-	}
-	for _, s := range p.Hostile {
-		show("hostile", s.At, s)
-	}
-	for _, s := range p.Volumes {
-		show("volumes", s.At, s)
-	}
-	for _, s := range p.Nodes {
-		show("nodes", s.At, s)
-	}
-	for _, s := range p.Pods {
-		show("pods", s.At, s)
-	}
-	for _, steps := range p.Machines {
-		for _, s := range steps {
-			show("machines", s.At, s)
-		}
-	}
-	for _, s := range p.Workloads {
-		show("workloads", s.At, s)
-	}
-	for _, s := range p.Movers {
-		show("movers", s.At, s)
-	}
-	for tenant, steps := range p.Claims {
-		for _, s := range steps {
-			show("tenant "+tenant, s.At, s)
-		}
-	}
-	for tenant, steps := range p.Grows {
-		for _, s := range steps {
-			show("tenant "+tenant, s.At, s)
-		}
-	}
-	for tenant, steps := range p.Snapshots {
-		for _, s := range steps {
-			show("tenant "+tenant, s.At, s)
-		}
+}
+
+func printSteps[S fmt.Stringer](out io.Writer, actor string, steps []S, at func(S) time.Duration) {
+	for _, s := range steps {
+		fmt.Fprintf(out, "%8.3fs  %s: %s\n", at(s).Seconds(), actor, s)
 	}
 }

@@ -2,10 +2,8 @@ package cindercontract
 
 import (
 	"context"
-	"crypto/rand"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -178,7 +176,7 @@ func (s *subject) newGroup() (made cinder.Group, name string) {
 	s.t.Helper()
 	v, err := s.Cinder.Volume(s.ctx, s.id)
 	s.must(err)
-	name = "contract-" + strings.ToLower(rand.Text())
+	name = newName()
 	made, err = s.Groups.CreateGroup(s.ctx, cinder.NewGroup{Name: name, Description: "of the contract", Type: s.GroupType, VolumeTypes: []string{s.Type}, Zone: v.Zone})
 	s.must(err)
 	s.groups = append(s.groups, made.ID)
@@ -212,42 +210,15 @@ func (s *subject) settledGroupSnapshot(id string) cinder.GroupSnapshot {
 
 // removeGroups removes what is left of the subject's groups.
 func (s *subject) removeGroups() {
+	if s.Groups == nil {
+		return
+	}
 	for _, id := range s.groups {
 		if g := s.settledGroup(id); len(g.Volumes) > 0 {
 			_ = s.Groups.RemoveFromGroup(s.ctx, id, g.Volumes)
 			s.settledGroup(id)
 		}
 	}
-	for _, id := range s.grouped {
-		if s.settledGroupSnapshot(id).ID != "" {
-			_ = s.Groups.DeleteGroupSnapshot(s.ctx, id)
-			s.settledGroupSnapshot(id)
-		}
-	}
-	for _, id := range s.groups {
-		if s.settledGroup(id).ID != "" {
-			_ = s.Groups.DeleteGroup(s.ctx, id)
-			s.settledGroup(id)
-		}
-	}
-}
-
-// settledAs waits until Cinder has finished its own work on an object, and returns it; zero
-// if it is gone.
-func settledAs[T cinder.Object](s *subject, readBy func(ctx context.Context, id string) (T, error), id string) (none T) {
-	s.t.Helper()
-	for deadline := time.Now().Add(s.Wait); ; time.Sleep(s.Poll) {
-		found, err := readBy(s.ctx, id)
-		if cinder.IsKind(err, cinder.KindNotFound) {
-			return none
-		}
-		s.must(err)
-		_, status, _ := found.State()
-		if !slices.Contains([]cinder.Status{cinder.StatusCreating, cinder.StatusDeleting, cinder.StatusUpdating, cinder.StatusBackingUp, cinder.StatusBackupRestoring}, status) {
-			return found
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s is still %s after %s", id, status, s.Wait)
-		}
-	}
+	removeAll(s, s.Groups.GroupSnapshot, s.Groups.DeleteGroupSnapshot, s.grouped)
+	removeAll(s, s.Groups.Group, s.Groups.DeleteGroup, s.groups)
 }

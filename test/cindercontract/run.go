@@ -143,6 +143,9 @@ func newSubject(t *testing.T, target Target) *subject {
 	return s
 }
 
+// newName returns a name that nothing has.
+func newName() string { return "contract-" + strings.ToLower(rand.Text()) }
+
 func (s *subject) must(err error) {
 	s.t.Helper()
 	if err != nil {
@@ -154,7 +157,7 @@ func (s *subject) must(err error) {
 func (s *subject) create(kind string) cinder.Volume {
 	s.t.Helper()
 	made, err := s.Cinder.CreateVolume(s.ctx, cinder.NewVolume{
-		Name: "contract-" + strings.ToLower(rand.Text()), SizeGiB: 1, Type: kind, Metadata: map[string]string{"purpose": "contract"},
+		Name: newName(), SizeGiB: 1, Type: kind, Metadata: map[string]string{"purpose": "contract"},
 	})
 	s.must(err)
 	s.id = made.ID
@@ -166,19 +169,38 @@ func (s *subject) create(kind string) cinder.Volume {
 // or none if it is gone.
 func (s *subject) settled() (v cinder.Volume, found bool) {
 	s.t.Helper()
+	v = settledAs(s, s.Cinder.Volume, s.id)
+	return v, v.ID != ""
+}
+
+// settledAs waits until Cinder has finished its own work on an object, and returns it; zero
+// if it is gone.
+func settledAs[T cinder.Object](s *subject, readBy func(ctx context.Context, id string) (T, error), id string) (none T) {
+	s.t.Helper()
 	for deadline := time.Now().Add(s.Wait); ; time.Sleep(s.Poll) {
-		v, err := s.Cinder.Volume(s.ctx, s.id)
+		found, err := readBy(s.ctx, id)
 		if cinder.IsKind(err, cinder.KindNotFound) {
-			return cinder.Volume{}, false
+			return none
 		}
 		s.must(err)
-		switch v.Status {
-		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching, cinder.StatusExtending, cinder.StatusRetyping:
+		_, status, _ := found.State()
+		switch status {
+		case cinder.StatusCreating, "downloading", cinder.StatusDeleting, cinder.StatusDetaching, cinder.StatusExtending, cinder.StatusRetyping, cinder.StatusUpdating, cinder.StatusBackingUp, cinder.StatusBackupRestoring:
 		default:
-			return v, true
+			return found
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("the volume is still %s after %s", v.Status, s.Wait)
+			s.t.Fatalf("%s is still %s after %s", id, status, s.Wait)
+		}
+	}
+}
+
+// removeAll removes what is left, the last first: the last may need an earlier one.
+func removeAll[T cinder.Object](s *subject, readBy func(ctx context.Context, id string) (T, error), remove func(ctx context.Context, id string) error, ids []string) {
+	for _, id := range slices.Backward(ids) {
+		if cinder.IDOf(settledAs(s, readBy, id)) != "" {
+			_ = remove(s.ctx, id)
+			settledAs(s, readBy, id)
 		}
 	}
 }
@@ -254,8 +276,8 @@ func (s *subject) listed() []string {
 func (s *subject) cleanUp() {
 	for deadline := time.Now().Add(s.Wait); s.id != "" && time.Now().Before(deadline); time.Sleep(s.Poll) {
 		s.removeGroups()
-		s.removeBackups()
-		s.removeSnapshots()
+		removeAll(s, s.Cinder.Backup, s.Cinder.DeleteBackup, s.backups)
+		removeAll(s, s.Cinder.Snapshot, s.Cinder.DeleteSnapshot, s.taken)
 		v, found := s.settled()
 		if !found {
 			return

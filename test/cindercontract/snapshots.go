@@ -1,9 +1,8 @@
 package cindercontract
 
 import (
-	"crypto/rand"
+	"context"
 	"slices"
-	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 )
@@ -44,26 +43,7 @@ var snapshotReadings = map[string]func(*subject){
 	"a snapshot is listed, and filters hide it": func(s *subject) {
 		s.create(s.Type)
 		id := s.settledSnapshot(s.snapshot().ID).ID
-		for _, test := range []struct {
-			name  string
-			query cinder.Query
-			want  bool
-		}{
-			{"all", cinder.Query{PageSize: 1000}, true},
-			{"all, in pages of one", cinder.Query{PageSize: 1}, true},
-			{"those of its volume", cinder.Query{VolumeID: s.id, PageSize: 1000}, true},
-			{"those of another volume", cinder.Query{VolumeID: unknown, PageSize: 1000}, false},
-			{"those in deletion", cinder.Query{Status: cinder.StatusDeleting, PageSize: 1000}, false},
-		} {
-			listed := false
-			s.must(s.Cinder.ListSnapshots(s.ctx, test.query, func(page []cinder.Snapshot) bool {
-				listed = listed || slices.ContainsFunc(page, func(other cinder.Snapshot) bool { return other.ID == id })
-				return true
-			}))
-			if listed != test.want {
-				s.t.Errorf("in the list of %s: %t", test.name, listed)
-			}
-		}
+		s.isIn(s.Cinder.ListSnapshots, id)
 	},
 	"a volume has the content of another, which it may exceed": func(s *subject) {
 		s.create(s.Type)
@@ -90,7 +70,7 @@ var snapshotReadings = map[string]func(*subject){
 			"a volume":   {SourceVolumeID: s.id, SizeGiB: 1},
 			"a snapshot": {SnapshotID: id, SizeGiB: 1},
 		} {
-			request.Name = "contract-" + strings.ToLower(rand.Text())
+			request.Name = newName()
 			if _, err := s.Cinder.CreateVolume(s.ctx, request); !cinder.IsKind(err, cinder.KindInvalid) {
 				s.t.Errorf("smaller than %s: %v", name, err)
 			}
@@ -101,7 +81,7 @@ var snapshotReadings = map[string]func(*subject){
 			"a volume":   {SourceVolumeID: unknown, SizeGiB: 1},
 			"a snapshot": {SnapshotID: unknown, SizeGiB: 1},
 		} {
-			request.Name = "contract-" + strings.ToLower(rand.Text())
+			request.Name = newName()
 			if _, err := s.Cinder.CreateVolume(s.ctx, request); !cinder.IsKind(err, cinder.KindNotFound) {
 				s.t.Errorf("%s that does not exist: %v", name, err)
 			}
@@ -109,11 +89,36 @@ var snapshotReadings = map[string]func(*subject){
 	},
 }
 
+// isIn checks in which lists something of the volume is.
+func (s *subject) isIn(list func(ctx context.Context, query cinder.Query, yield func(page []cinder.Snapshot) bool) error, id string) {
+	s.t.Helper()
+	for _, test := range []struct {
+		name  string
+		query cinder.Query
+		want  bool
+	}{
+		{"all", cinder.Query{PageSize: 1000}, true},
+		{"all, in pages of one", cinder.Query{PageSize: 1}, true},
+		{"those of its volume", cinder.Query{VolumeID: s.id, PageSize: 1000}, true},
+		{"those of another volume", cinder.Query{VolumeID: unknown, PageSize: 1000}, false},
+		{"those in deletion", cinder.Query{Status: cinder.StatusDeleting, PageSize: 1000}, false},
+	} {
+		listed := false
+		s.must(list(s.ctx, test.query, func(page []cinder.Snapshot) bool {
+			listed = listed || slices.ContainsFunc(page, func(other cinder.Snapshot) bool { return other.ID == id && other.Metadata["purpose"] == "contract" })
+			return true
+		}))
+		if listed != test.want {
+			s.t.Errorf("in the list of %s: %t", test.name, listed)
+		}
+	}
+}
+
 // snapshot takes a snapshot of the volume.
 func (s *subject) snapshot() cinder.Snapshot {
 	s.t.Helper()
 	made, err := s.Cinder.CreateSnapshot(s.ctx, cinder.NewSnapshot{
-		Name: "contract-" + strings.ToLower(rand.Text()), VolumeID: s.id, Metadata: map[string]string{"purpose": "contract"},
+		Name: newName(), VolumeID: s.id, Metadata: map[string]string{"purpose": "contract"},
 	})
 	s.must(err)
 	s.taken = append(s.taken, made.ID)
@@ -131,7 +136,7 @@ func (s *subject) settledSnapshot(id string) cinder.Snapshot {
 // it.
 func (s *subject) copied(request cinder.NewVolume) cinder.Volume {
 	s.t.Helper()
-	request.Name = "contract-" + strings.ToLower(rand.Text())
+	request.Name = newName()
 	request.Metadata = map[string]string{"purpose": "copy"}
 	made, err := s.Cinder.CreateVolume(s.ctx, request)
 	s.must(err)
@@ -153,13 +158,4 @@ func (s *subject) snapshots() (count int) {
 		}
 	}
 	return count
-}
-
-func (s *subject) removeSnapshots() {
-	for _, id := range s.taken {
-		if s.settledSnapshot(id).ID != "" {
-			_ = s.Cinder.DeleteSnapshot(s.ctx, id)
-			s.settledSnapshot(id)
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package cindercontract
 
 import (
-	"crypto/rand"
 	"fmt"
 	"strings"
 
@@ -139,7 +138,7 @@ var actions = map[string]func(*subject) error{
 	"RetypeVolume to its type":         func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, s.itsType(), false) },
 	"RetypeVolume to one that is none": func(s *subject) error { return s.Cinder.RetypeVolume(s.ctx, s.id, "unknown", false) },
 	"CreateSnapshot": func(s *subject) error {
-		made, err := s.Cinder.CreateSnapshot(s.ctx, cinder.NewSnapshot{Name: "contract-" + strings.ToLower(rand.Text()), VolumeID: s.id})
+		made, err := s.Cinder.CreateSnapshot(s.ctx, cinder.NewSnapshot{Name: newName(), VolumeID: s.id})
 		if err == nil {
 			s.taken = append(s.taken, made.ID)
 		}

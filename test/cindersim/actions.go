@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/http"
@@ -327,9 +328,7 @@ func readAttach(parameters map[string]any) (attachRequest, error) {
 	if request.mode, err = fields.Mode(parameters, "mode"); err != nil {
 		return request, err
 	}
-	if request.mode == "" {
-		request.mode = "rw"
-	}
+	request.mode = cmp.Or(request.mode, "rw")
 	if request.host, err = fields.Bounded(parameters, "host_name", 0); err != nil {
 		return request, err
 	}

@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -73,15 +74,9 @@ func (c *cloud) createAttachment(q *call, now time.Time) (*reply, error) {
 	if err := fields.Only("attachment", body, known...); err != nil {
 		return nil, err
 	}
-	volumeID, err := fields.UUID(body, "volume_uuid")
-	if err != nil {
-		return nil, err
-	}
-	instance, err := fields.UUID(body, "instance_uuid")
-	if err != nil {
-		return nil, err
-	}
-	mode, err := fields.Mode(body, "mode")
+	volumeID := fields.Read(&err, fields.UUID, body, "volume_uuid")
+	instance := fields.Read(&err, fields.UUID, body, "instance_uuid")
+	mode := fields.Read(&err, fields.Mode, body, "mode")
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +153,7 @@ func (c *cloud) reserveAttachment(v *volume, instance string, now time.Time) (*a
 // and of an update: it connects the volume and sets both to attaching.
 func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector map[string]any, now time.Time) (map[string]any, error) {
 	mode, _ := connector["mode"].(string)
-	if mode == "" {
-		mode = "rw"
-	}
+	mode = cmp.Or(mode, "rw")
 	if a.mode != "null" {
 		// A create stores its mode only when this is done, so here it is none yet.
 		mode = a.mode
@@ -182,9 +175,7 @@ func (c *cloud) connectAttachment(q *call, v *volume, a *attachment, connector m
 	a.status, a.connector, a.mode, a.attached = statusAttaching, connector, mode, now
 	a.host, _ = connector["host"].(string)
 	a.mountpoint, _ = connector["mountpoint"].(string)
-	if a.mountpoint == "" {
-		a.mountpoint = "na"
-	}
+	a.mountpoint = cmp.Or(a.mountpoint, "na")
 	v.status, v.attachStatus = statusAttaching, statusAttaching
 	v.changed(now)
 	return flat, nil
@@ -263,44 +254,21 @@ func (c *cloud) showAttachment(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listAttachments(q *call, detail bool) (*reply, error) {
-	limit, offset, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
 	allTenants, err := q.flag("all_tenants")
 	if err != nil {
 		return nil, err
 	}
-	var found []*attachment
+	var found []listed
 	for _, a := range c.attachments {
-		visible := a.project == q.project || q.admin && allTenants
-		for filter, actual := range map[string]string{
-			"volume_id": a.volumeID, "attach_status": a.status, "instance_id": a.instance,
-		} {
-			if wanted, given := q.param(filter); given && wanted != actual {
-				visible = false
+		if q.shows(a.project, allTenants, map[string]string{"volume_id": a.volumeID, "attach_status": a.status, "instance_id": a.instance}) {
+			view := a.summary
+			if detail {
+				view = a.detail
 			}
-		}
-		if visible {
-			found = append(found, a)
+			found = append(found, listed{a.id, a.created, view})
 		}
 	}
-	slices.SortFunc(found, func(a, b *attachment) int {
-		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
-			return order
-		}
-		return strings.Compare(b.id, a.id)
-	})
-	found = found[min(offset, len(found)):]
-	views := []map[string]any{}
-	for _, a := range found[:min(limit, len(found))] {
-		if detail {
-			views = append(views, a.detail())
-		} else {
-			views = append(views, a.summary())
-		}
-	}
-	return success(http.StatusOK, map[string]any{"attachments": views}), nil
+	return c.paged(q, collection{name: "attachments"}, detail, found)
 }
 
 // deleteAttachment disconnects and removes an attachment, and answers with the

@@ -3,11 +3,8 @@ package cindersim
 import (
 	"maps"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 )
 
@@ -88,28 +85,13 @@ func (c *cloud) createBackup(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	b := &backup{project: q.project, user: q.user, status: statusCreating, created: now, data: now, metadata: map[string]string{}}
-	if b.volumeID, err = fields.UUID(body, "volume_id"); err != nil {
-		return nil, err
-	}
-	if b.snapshotID, err = fields.OptionalUUID(body, "snapshot_id"); err != nil {
-		return nil, err
-	}
-	if b.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if b.description, err = fields.Name(body, "description"); err != nil {
-		return nil, err
-	}
-	metadata, err := fields.Metadata(body, "metadata", true)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(b.metadata, metadata)
-	incremental, err := fields.Boolean(body, "incremental")
-	if err != nil {
-		return nil, err
-	}
-	force, err := fields.Boolean(body, "force")
+	b.volumeID = fields.Read(&err, fields.UUID, body, "volume_id")
+	b.snapshotID = fields.Read(&err, fields.OptionalUUID, body, "snapshot_id")
+	b.name = fields.Read(&err, fields.Name, body, "name")
+	b.description = fields.Read(&err, fields.Name, body, "description")
+	maps.Copy(b.metadata, fields.Read(&err, fields.NullableMetadata, body, "metadata"))
+	incremental := fields.Read(&err, fields.Boolean, body, "incremental")
+	force := fields.Read(&err, fields.Boolean, body, "force")
 	if err != nil {
 		return nil, err
 	}
@@ -213,55 +195,17 @@ func (c *cloud) showBackup(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listBackups(q *call, detail bool) (*reply, error) {
-	limit, offset, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
 	allTenants, err := q.flag("all_tenants")
 	if err != nil {
 		return nil, err
 	}
-	var found []*backup
+	var found []listed
 	for _, b := range c.backups {
-		visible := b.project == q.project || q.admin && allTenants
-		for filter, actual := range map[string]string{"volume_id": b.volumeID, "status": b.status, "name": stringOf(b.name)} {
-			if wanted, given := q.param(filter); given && collation.Key(wanted) != collation.Key(actual) {
-				visible = false
-			}
-		}
-		if visible {
-			found = append(found, b)
+		if q.shows(b.project, allTenants, map[string]string{"volume_id": b.volumeID, "status": b.status, "name": stringOf(b.name)}) {
+			found = append(found, listed{b.id, b.created, func() map[string]any { return b.view(q, detail) }})
 		}
 	}
-	slices.SortFunc(found, func(a, b *backup) int {
-		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
-			return order
-		}
-		return strings.Compare(b.id, a.id)
-	})
-	if marker, given := q.param("marker"); given {
-		at := slices.IndexFunc(found, func(b *backup) bool { return b.id == marker })
-		if at < 0 {
-			return nil, refuse(http.StatusNotFound, "Backup %s could not be found.", marker)
-		}
-		found = found[at+1:]
-	}
-	found = found[min(offset, len(found)):]
-	views := []map[string]any{}
-	for _, b := range found[:min(limit, len(found))] {
-		views = append(views, b.view(q, detail))
-	}
-	answer := map[string]any{"backups": views}
-	if len(views) > 0 && limit <= len(views) {
-		collection := "backups"
-		if detail {
-			collection = "backups/detail"
-		}
-		answer["backups_links"] = []map[string]string{{
-			"rel": "next", "href": q.href(collection) + "?" + nextQuery(q.rawQuery, found[len(views)-1].id),
-		}}
-	}
-	return success(http.StatusOK, answer), nil
+	return c.paged(q, collection{"backups", "backups_links", "Backup"}, detail, found)
 }
 
 // updateBackup changes a backup's name, description or metadata, which it replaces.
@@ -277,11 +221,8 @@ func (c *cloud) updateBackup(q *call, id string, now time.Time) (*reply, error) 
 	if err := fields.Only("backup", body, known...); err != nil {
 		return nil, err
 	}
-	metadata, err := fields.Metadata(body, "metadata", false)
-	if err != nil {
-		return nil, err
-	}
-	name, err := fields.Name(body, "name")
+	metadata := fields.Read(&err, fields.Metadata, body, "metadata")
+	name := fields.Read(&err, fields.Name, body, "name")
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,8 @@
 package cindersim
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 )
@@ -167,31 +165,11 @@ func (c *cloud) showMessage(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listMessages(q *call) (*reply, error) {
-	limit, offset, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
-	// Newest first, and those of the same second in an arbitrary order: by ID.
-	sorted := slices.SortedFunc(slices.Values(c.messages), func(a, b *message) int {
-		if order := cmp.Compare(b.created.Unix(), a.created.Unix()); order != 0 {
-			return order
-		}
-		return strings.Compare(b.id, a.id)
-	})
-	found := []map[string]any{}
-	for _, m := range sorted {
-		visible := q.admin || m.project == q.project
-		for filter, actual := range map[string]string{
-			"resource_uuid": m.resource, "resource_type": m.resourceType, "event_id": m.event,
-		} {
-			if wanted, given := q.param(filter); given && wanted != actual {
-				visible = false
-			}
-		}
-		if visible {
-			found = append(found, m.view(q))
+	var found []listed
+	for _, m := range c.messages {
+		if q.shows(m.project, true, map[string]string{"resource_uuid": m.resource, "resource_type": m.resourceType, "event_id": m.event}) {
+			found = append(found, listed{m.id, m.created, func() map[string]any { return m.view(q) }})
 		}
 	}
-	found = found[min(offset, len(found)):]
-	return success(http.StatusOK, map[string]any{"messages": found[:min(limit, len(found))]}), nil
+	return c.paged(q, collection{name: "messages"}, false, found)
 }

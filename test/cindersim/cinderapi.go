@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,9 +22,7 @@ const minorEmpty = 0
 // both (cinder/api/middleware/auth.py).
 func noauthIdentity(token string) (user, project string) {
 	user, project, _ = strings.Cut(token, ":")
-	if project == "" {
-		project = user
-	}
+	project = cmp.Or(project, user)
 	return user, project
 }
 
@@ -115,29 +114,81 @@ func (s *Simulator) dispatch(x *exchange, q *call) *reply {
 	return refuse(http.StatusInternalServerError, messageBroken).reply()
 }
 
+// The operations of routes that do not need more than others.
+var (
+	// lists answer with many objects, in detail or not.
+	lists = map[string]func(*cloud, *call, bool) (*reply, error){
+		"volume.list":         (*cloud).listVolumes,
+		"snapshot.list":       (*cloud).listSnapshots,
+		"backup.list":         (*cloud).listBackups,
+		"group.list":          (*cloud).listGroups,
+		"group_snapshot.list": (*cloud).listGroupSnapshots,
+		"attachment.list":     (*cloud).listAttachments,
+	}
+	// creations make an object.
+	creations = map[string]func(*cloud, *call, time.Time) (*reply, error){
+		"volume.create":         (*cloud).createVolume,
+		"snapshot.create":       (*cloud).createSnapshot,
+		"backup.create":         (*cloud).createBackup,
+		"group.create":          (*cloud).createGroup,
+		"group_snapshot.create": (*cloud).createGroupSnapshot,
+		"attachment.create":     (*cloud).createAttachment,
+	}
+	// byID are about one object or project, whatever the time.
+	byID = map[string]func(*cloud, *call, string) (*reply, error){
+		"volume.get":         (*cloud).showVolume,
+		"volume.encryption":  (*cloud).showEncryption,
+		"metadata.list":      (*cloud).showMetadata,
+		"snapshot.get":       (*cloud).showSnapshot,
+		"backup.get":         (*cloud).showBackup,
+		"group.get":          (*cloud).showGroup,
+		"group_snapshot.get": (*cloud).showGroupSnapshot,
+		"attachment.get":     (*cloud).showAttachment,
+		"message.get":        (*cloud).showMessage,
+		"type.get":           (*cloud).showType,
+		"quota.get":          (*cloud).showQuota,
+		"quota.defaults":     (*cloud).defaultQuota,
+		"quota.update":       (*cloud).updateQuota,
+		"quota.delete":       (*cloud).deleteQuota,
+	}
+	// changes change one object.
+	changes = map[string]func(*cloud, *call, string, time.Time) (*reply, error){
+		"volume.update":            (*cloud).updateVolume,
+		"volume.delete":            (*cloud).deleteVolume,
+		"snapshot.delete":          (*cloud).deleteSnapshot,
+		"snapshot.metadata.update": (*cloud).mergeSnapshotMetadata,
+		"backup.update":            (*cloud).updateBackup,
+		"backup.delete":            (*cloud).deleteBackup,
+		"group.update":             (*cloud).updateGroup,
+		"group.delete":             (*cloud).deleteGroup,
+		"group_snapshot.delete":    (*cloud).deleteGroupSnapshot,
+		"attachment.update":        (*cloud).updateAttachment,
+		"attachment.complete":      (*cloud).completeAttachment,
+		"attachment.delete":        (*cloud).deleteAttachment,
+	}
+)
+
 // perform performs the operation of a route.
 func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) {
 	if name, ok := strings.CutPrefix(r.Operation, "action."); ok {
 		return c.act(q, r.ID, name, now)
 	}
+	if list, ok := lists[r.Operation]; ok {
+		return list(c, q, r.Detail)
+	}
+	if create, ok := creations[r.Operation]; ok {
+		return create(c, q, now)
+	}
+	if show, ok := byID[r.Operation]; ok {
+		return show(c, q, r.ID)
+	}
+	if change, ok := changes[r.Operation]; ok {
+		return change(c, q, r.ID, now)
+	}
 	switch r.Operation {
 	case "action":
 		_, err := actionName(q.raw)
 		return nil, err
-	case "volume.list":
-		return c.listVolumes(q, r.Detail)
-	case "volume.create":
-		return c.createVolume(q, now)
-	case "volume.get":
-		return c.showVolume(q, r.ID)
-	case "volume.update":
-		return c.updateVolume(q, r.ID, now)
-	case "volume.delete":
-		return c.deleteVolume(q, r.ID, now)
-	case "volume.encryption":
-		return c.showEncryption(q, r.ID)
-	case "metadata.list":
-		return c.showMetadata(q, r.ID)
 	case "metadata.update":
 		return c.writeMetadata(q, r.ID, false, now)
 	case "metadata.replace":
@@ -148,90 +199,22 @@ func (c *cloud) perform(r routes.Route, q *call, now time.Time) (*reply, error) 
 		return c.writeMetadataKey(q, r.ID, r.Key, now)
 	case "metadata.delete":
 		return c.deleteMetadataKey(q, r.ID, r.Key, now)
-	case "snapshot.list":
-		return c.listSnapshots(q, r.Detail)
-	case "snapshot.create":
-		return c.createSnapshot(q, now)
-	case "snapshot.get":
-		return c.showSnapshot(q, r.ID)
-	case "snapshot.delete":
-		return c.deleteSnapshot(q, r.ID, now)
-	case "snapshot.metadata.update":
-		return c.mergeSnapshotMetadata(q, r.ID, now)
-	case "backup.list":
-		return c.listBackups(q, r.Detail)
-	case "backup.create":
-		return c.createBackup(q, now)
-	case "backup.get":
-		return c.showBackup(q, r.ID)
-	case "backup.update":
-		return c.updateBackup(q, r.ID, now)
-	case "backup.delete":
-		return c.deleteBackup(q, r.ID, now)
 	case "group_type.list":
 		return c.listGroupTypes(q)
-	case "group.list":
-		return c.listGroups(q, r.Detail)
-	case "group.create":
-		return c.createGroup(q, now)
-	case "group.get":
-		return c.showGroup(q, r.ID)
-	case "group.update":
-		return c.updateGroup(q, r.ID, now)
-	case "group.delete":
-		return c.deleteGroup(q, r.ID, now)
-	case "group.action":
+	case "group.action", "attachment.action":
 		name, err := actionName(q.raw)
 		if err == nil {
 			err = unknownAction(name)
 		}
 		return nil, err
-	case "group_snapshot.list":
-		return c.listGroupSnapshots(q, r.Detail)
-	case "group_snapshot.create":
-		return c.createGroupSnapshot(q, now)
-	case "group_snapshot.get":
-		return c.showGroupSnapshot(q, r.ID)
-	case "group_snapshot.delete":
-		return c.deleteGroupSnapshot(q, r.ID, now)
-	case "attachment.list":
-		return c.listAttachments(q, r.Detail)
-	case "attachment.create":
-		return c.createAttachment(q, now)
-	case "attachment.get":
-		return c.showAttachment(q, r.ID)
-	case "attachment.update":
-		return c.updateAttachment(q, r.ID, now)
-	case "attachment.complete":
-		return c.completeAttachment(q, r.ID, now)
-	case "attachment.action":
-		name, err := actionName(q.raw)
-		if err == nil {
-			err = unknownAction(name)
-		}
-		return nil, err
-	case "attachment.delete":
-		return c.deleteAttachment(q, r.ID, now)
 	case "message.list":
 		return c.listMessages(q)
-	case "message.get":
-		return c.showMessage(q, r.ID)
 	case "type.list":
 		return c.listTypes(q)
-	case "type.get":
-		return c.showType(q, r.ID)
 	case "zone.list":
 		return c.listZones()
 	case "limits.get":
 		return c.showLimits(q)
-	case "quota.get":
-		return c.showQuota(q, r.ID)
-	case "quota.defaults":
-		return c.defaultQuota(q, r.ID)
-	case "quota.update":
-		return c.updateQuota(q, r.ID)
-	case "quota.delete":
-		return c.deleteQuota(q, r.ID)
 	case "service.list":
 		return c.listServices(q)
 	case "pool.list":
@@ -264,12 +247,8 @@ func (s *Simulator) authenticate(x *exchange, q *call) *reply {
 // token with an empty success that offers one.
 func noauthToken(x *exchange) *reply {
 	user, project := x.request.Header.Get("X-Auth-User"), x.request.Header.Get("X-Auth-Project-Id")
-	if user == "" {
-		user = "admin"
-	}
-	if project == "" {
-		project = "admin"
-	}
+	user = cmp.Or(user, "admin")
+	project = cmp.Or(project, "admin")
 	return &reply{
 		status: http.StatusNoContent, bare: true, anonymous: true, contentType: "text/plain; charset=UTF-8",
 		header: http.Header{

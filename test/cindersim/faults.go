@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -75,23 +76,12 @@ const (
 
 // String returns the kind's name in the journal.
 func (k Kind) String() string {
-	switch k {
-	case RespondBefore:
-		return "respond-before"
-	case RespondAfter:
-		return "respond-after"
-	case HangBefore:
-		return "hang-before"
-	case HangAfter:
-		return "hang-after"
-	case DropBefore:
-		return "drop-before"
-	case DropAfter:
-		return "drop-after"
-	case Delay:
-		return "delay"
-	case FailBackend:
-		return "fail-backend"
+	names := []string{
+		RespondBefore: "respond-before", RespondAfter: "respond-after", HangBefore: "hang-before", HangAfter: "hang-after",
+		DropBefore: "drop-before", DropAfter: "drop-after", Delay: "delay", FailBackend: "fail-backend",
+	}
+	if k > 0 && int(k) < len(names) {
+		return names[k]
 	}
 	return fmt.Sprintf("kind %d", int(k))
 }
@@ -194,9 +184,7 @@ type faultSet struct {
 }
 
 func (s *faultSet) inject(fault Fault) *Injection {
-	if fault.Code == 0 {
-		fault.Code = http.StatusServiceUnavailable
-	}
+	fault.Code = cmp.Or(fault.Code, http.StatusServiceUnavailable)
 	injection := &Injection{set: s, fault: fault, removed: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()

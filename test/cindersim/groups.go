@@ -1,7 +1,6 @@
 package cindersim
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -160,9 +159,9 @@ func (c *cloud) showGroup(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listGroups(q *call, detail bool) (*reply, error) {
-	var found []map[string]any
+	var found []listed
 	for _, g := range c.groups {
-		if status, given := q.param("status"); g.project != q.project || given && status != g.status {
+		if !q.shows(g.project, false, map[string]string{"status": g.status}) {
 			continue
 		}
 		view, err := c.groupView(q, g)
@@ -172,37 +171,9 @@ func (c *cloud) listGroups(q *call, detail bool) (*reply, error) {
 		if !detail {
 			view = map[string]any{"id": g.id, "name": g.name}
 		}
-		found = append(found, map[string]any{"created": g.created, "view": view})
+		found = append(found, listed{g.id, g.created, func() map[string]any { return view }})
 	}
-	return c.paged(q, "group", found)
-}
-
-// paged answers with a page of views, the newest first.
-func (c *cloud) paged(q *call, noun string, found []map[string]any) (*reply, error) {
-	limit, _, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
-	idOf := func(one map[string]any) string { return one["view"].(map[string]any)["id"].(string) }
-	slices.SortFunc(found, func(a, b map[string]any) int {
-		return cmp.Or(b["created"].(time.Time).Compare(a["created"].(time.Time)), strings.Compare(idOf(b), idOf(a)))
-	})
-	if marker, given := q.param("marker"); given {
-		at := slices.IndexFunc(found, func(one map[string]any) bool { return idOf(one) == marker })
-		if at < 0 {
-			return nil, refuse(http.StatusNotFound, "%s %s could not be found.", noun, marker)
-		}
-		found = found[at+1:]
-	}
-	views := []any{}
-	for _, one := range found[:min(limit, len(found))] {
-		views = append(views, one["view"])
-	}
-	answer := map[string]any{noun + "s": views}
-	if len(views) > 0 && limit <= len(views) {
-		answer[noun+"_links"] = []map[string]string{{"rel": "next", "href": q.href(noun+"s", "detail") + "?" + nextQuery(q.rawQuery, idOf(found[len(views)-1]))}}
-	}
-	return success(http.StatusOK, answer), nil
+	return c.paged(q, collection{"groups", "group_links", "group"}, detail, found)
 }
 
 func (c *cloud) createGroup(q *call, now time.Time) (*reply, error) {
@@ -214,10 +185,9 @@ func (c *cloud) createGroup(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	g := &group{id: c.ids.UUID(), project: q.project, user: q.user, status: statusCreating, created: now, zone: c.options.Zones[0]}
-	if g.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if g.description, err = fields.Name(body, "description"); err != nil {
+	g.name = fields.Read(&err, fields.Name, body, "name")
+	g.description = fields.Read(&err, fields.Name, body, "description")
+	if err != nil {
 		return nil, err
 	}
 	if zone, given := body["availability_zone"].(string); given {
@@ -267,9 +237,10 @@ func (c *cloud) updateGroup(q *call, id string, now time.Time) (*reply, error) {
 	}
 	texts := map[string]*string{}
 	for _, field := range []string{"name", "description", "add_volumes", "remove_volumes"} {
-		if texts[field], err = fields.Name(body, field); err != nil {
-			return nil, err
-		}
+		texts[field] = fields.Read(&err, fields.Name, body, field)
+	}
+	if err != nil {
+		return nil, err
 	}
 	g, err := c.findGroup(q, id)
 	if err != nil {
@@ -420,18 +391,18 @@ func (c *cloud) showGroupSnapshot(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listGroupSnapshots(q *call, detail bool) (*reply, error) {
-	var found []map[string]any
+	var found []listed
 	for _, g := range c.groupSnapshots {
-		if status, given := q.param("status"); g.project != q.project || given && status != g.status {
+		if !q.shows(g.project, false, map[string]string{"status": g.status}) {
 			continue
 		}
-		view := g.view()
+		view := g.view
 		if !detail {
-			view = map[string]any{"id": g.id, "name": g.name}
+			view = func() map[string]any { return map[string]any{"id": g.id, "name": g.name} }
 		}
-		found = append(found, map[string]any{"created": g.created, "view": view})
+		found = append(found, listed{g.id, g.created, view})
 	}
-	return c.paged(q, "group_snapshot", found)
+	return c.paged(q, collection{"group_snapshots", "group_snapshot_links", "group_snapshot"}, detail, found)
 }
 
 func (c *cloud) createGroupSnapshot(q *call, now time.Time) (*reply, error) {
@@ -447,10 +418,9 @@ func (c *cloud) createGroupSnapshot(q *call, now time.Time) (*reply, error) {
 		return nil, err
 	}
 	taken := &groupSnapshot{id: c.ids.UUID(), project: q.project, status: statusCreating, created: now}
-	if taken.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if taken.description, err = fields.Name(body, "description"); err != nil {
+	taken.name = fields.Read(&err, fields.Name, body, "name")
+	taken.description = fields.Read(&err, fields.Name, body, "description")
+	if err != nil {
 		return nil, err
 	}
 	if taken.group, err = c.findGroup(q, id); err != nil {

@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -215,9 +216,7 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 	if id := s.ProjectID(given.Project); id != "" {
 		given.Project = id
 	}
-	if given.Project == "" {
-		given.Project = DefaultNoauthProject
-	}
+	given.Project = cmp.Or(given.Project, DefaultNoauthProject)
 	now := s.cloud.lockToChange()
 	defer s.cloud.unlock()
 	c := s.cloud
@@ -227,22 +226,16 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 	if c.volumes[given.ID] != nil {
 		return "", fmt.Errorf("add volume: the id %s is taken", given.ID)
 	}
-	if given.Type == "" {
-		given.Type = c.options.DefaultType
-	}
+	given.Type = cmp.Or(given.Type, c.options.DefaultType)
 	kind := c.typeIndex[given.Type]
 	if kind == nil {
 		return "", fmt.Errorf("add volume: no volume type is named %q", given.Type)
 	}
-	if given.Status == "" {
-		given.Status = statusAvailable
-	}
+	given.Status = cmp.Or(given.Status, statusAvailable)
 	if given.Host == "" && given.Status != statusCreating && given.Status != statusError {
 		given.Host = "cinder@" + kind.Backend + "#" + kind.Backend
 	}
-	if given.Zone == "" {
-		given.Zone = c.options.Zones[0]
-	}
+	given.Zone = cmp.Or(given.Zone, c.options.Zones[0])
 	if given.Created.IsZero() {
 		given.Created = now
 	}
@@ -275,24 +268,15 @@ func (s *Simulator) AddVolume(given Volume) (string, error) {
 		if a.ID == "" {
 			a.ID = c.ids.UUID()
 		}
-		if a.Status == "" {
-			a.Status = attachStatusAttached
-		}
-		if a.Mode == "" {
-			a.Mode = "rw"
-		}
+		a.Status = cmp.Or(a.Status, attachStatusAttached)
 		c.attach(v, &attachment{
 			id: a.ID, volumeID: v.id, project: v.project, status: a.Status, instance: a.Instance, host: a.Host,
-			mountpoint: a.Mountpoint, mode: a.Mode, attached: a.AttachedAt, created: now, connector: maps.Clone(a.Connector),
+			mountpoint: a.Mountpoint, mode: cmp.Or(a.Mode, "rw"), attached: a.AttachedAt, created: now, connector: maps.Clone(a.Connector),
 			connection: maps.Clone(a.Connection),
 		})
-		if v.attachStatus == "" {
-			v.attachStatus = a.Status
-		}
+		v.attachStatus = cmp.Or(v.attachStatus, a.Status)
 	}
-	if v.attachStatus == "" {
-		v.attachStatus = attachStatusDetached
-	}
+	v.attachStatus = cmp.Or(v.attachStatus, attachStatusDetached)
 	return v.id, nil
 }
 

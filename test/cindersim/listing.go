@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
@@ -204,9 +205,7 @@ func sortOrder(q *call) (keys []string, ascending []bool, err error) {
 		}
 		for _, part := range strings.Split(strings.TrimSpace(text), ",") {
 			key, direction, _ := strings.Cut(part, ":")
-			if direction == "" {
-				direction = "desc"
-			}
+			direction = cmp.Or(direction, "desc")
 			keys, directions = append(keys, strings.TrimSpace(key)), append(directions, strings.TrimSpace(direction))
 		}
 	} else {
@@ -468,4 +467,60 @@ func (list *listQuery) addMetadata(value any) {
 			return has
 		})
 	}
+}
+
+// collection is one of the lists other than that of volumes.
+type collection struct {
+	// name is its key in the answer, and links that of the link to the next page. noun is
+	// what a marker is missing as. Without links, markers mean nothing.
+	name, links, noun string
+}
+
+// listed is an object of a collection.
+type listed struct {
+	id      string
+	created time.Time
+	view    func() map[string]any
+}
+
+// shows reports whether a list has an object of a project whose values fit the filters.
+func (q *call) shows(project string, allTenants bool, values map[string]string) bool {
+	for filter, actual := range values {
+		if wanted, given := q.param(filter); given && collation.Key(wanted) != collation.Key(actual) {
+			return false
+		}
+	}
+	return project == q.project || q.admin && allTenants
+}
+
+// paged answers with a page: the newest first, and those of the same second by ID.
+func (c *cloud) paged(q *call, of collection, detail bool, found []listed) (*reply, error) {
+	limit, offset, err := c.pageLimits(q)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b listed) int {
+		return cmp.Or(cmp.Compare(b.created.Unix(), a.created.Unix()), strings.Compare(b.id, a.id))
+	})
+	if marker, given := q.param("marker"); given && of.links != "" {
+		at := slices.IndexFunc(found, func(one listed) bool { return one.id == marker })
+		if at < 0 {
+			return nil, refuse(http.StatusNotFound, "%s %s could not be found.", of.noun, marker)
+		}
+		found = found[at+1:]
+	}
+	found = found[min(offset, len(found)):]
+	views := []map[string]any{}
+	for _, one := range found[:min(limit, len(found))] {
+		views = append(views, one.view())
+	}
+	answer := map[string]any{of.name: views}
+	if len(views) > 0 && limit <= len(views) && of.links != "" {
+		path := of.name
+		if detail {
+			path += "/detail"
+		}
+		answer[of.links] = []map[string]string{{"rel": "next", "href": q.href(path) + "?" + nextQuery(q.rawQuery, found[len(views)-1].id)}}
+	}
+	return success(http.StatusOK, answer), nil
 }

@@ -23,15 +23,20 @@ func metadataReply(v *volume) *reply {
 	return &reply{status: http.StatusOK, body: append(appendMap([]byte(`{"metadata":`), v.metadata), '}')}
 }
 
-// writeMetadata merges the given entries (POST) or replaces all by them (PUT).
-func (c *cloud) writeMetadata(q *call, id string, replace bool, now time.Time) (*reply, error) {
+// entries reads metadata that a request must have.
+func (q *call) entries(key string) (map[string]string, error) {
 	if err := q.decode(); err != nil {
 		return nil, err
 	}
-	if _, given := q.body["metadata"]; !given {
-		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
+	if _, given := q.body[key]; !given {
+		return nil, refuse(http.StatusBadRequest, "'%s' is a required property", key)
 	}
-	metadata, err := fields.Metadata(q.body, "metadata", false)
+	return fields.Metadata(q.body, key)
+}
+
+// writeMetadata merges the given entries (POST) or replaces all by them (PUT).
+func (c *cloud) writeMetadata(q *call, id string, replace bool, now time.Time) (*reply, error) {
+	metadata, err := q.entries("metadata")
 	if err != nil {
 		return nil, err
 	}
@@ -75,13 +80,7 @@ func metadataNotFound(id, key string) error {
 }
 
 func (c *cloud) writeMetadataKey(q *call, id, key string, now time.Time) (*reply, error) {
-	if err := q.decode(); err != nil {
-		return nil, err
-	}
-	if _, given := q.body["meta"]; !given {
-		return nil, refuse(http.StatusBadRequest, "'meta' is a required property")
-	}
-	meta, err := fields.Metadata(q.body, "meta", false)
+	meta, err := q.entries("meta")
 	if err != nil {
 		return nil, err
 	}

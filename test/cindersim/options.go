@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"net/http"
@@ -110,18 +111,12 @@ func parseMicroversion(text string) (major, minor int, ok bool) {
 
 // withDefaults sets the defaults and rejects invalid options.
 func (o Options) withDefaults() (Options, error) {
-	if o.ListenHost == "" {
-		o.ListenHost = "127.0.0.1"
-	}
-	if o.MaxMicroversion == "" {
-		o.MaxMicroversion = "3.70"
-	}
+	o.ListenHost = cmp.Or(o.ListenHost, "127.0.0.1")
+	o.MaxMicroversion = cmp.Or(o.MaxMicroversion, "3.70")
 	if major, _, ok := parseMicroversion(o.MaxMicroversion); !ok || major != 3 {
 		return o, fmt.Errorf("option MaxMicroversion: %q is not of the form 3.N", o.MaxMicroversion)
 	}
-	if o.MaxLimit == 0 {
-		o.MaxLimit = 1000
-	}
+	o.MaxLimit = cmp.Or(o.MaxLimit, 1000)
 	if o.MaxLimit < 0 {
 		return o, fmt.Errorf("option MaxLimit: %d is negative", o.MaxLimit)
 	}
@@ -144,9 +139,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.DefaultType == "" {
 		o.DefaultType = o.Types[0].Name
 	}
-	if o.RPCTimeout == 0 {
-		o.RPCTimeout = time.Minute
-	}
+	o.RPCTimeout = cmp.Or(o.RPCTimeout, time.Minute)
 	if o.Front == nil {
 		o.Front = func(_ Endpoint, handler http.Handler) http.Handler { return handler }
 	}

@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -87,9 +88,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, volumeID := s.perform(x, observed, kind == FailBackend)
 	s.journal.update(entry, func(e *Entry) {
 		e.Performed = true
-		if e.VolumeID == "" {
-			e.VolumeID = volumeID
-		}
+		e.VolumeID = cmp.Or(e.VolumeID, volumeID)
 	})
 	switch kind {
 	case HangAfter:
@@ -245,9 +244,7 @@ func (s *Simulator) write(w http.ResponseWriter, x *exchange, answer *reply) {
 	requestID := "req-" + s.ids.UUID()
 	header.Set("X-Openstack-Request-Id", requestID)
 	contentType := answer.contentType
-	if contentType == "" {
-		contentType = "application/json"
-	}
+	contentType = cmp.Or(contentType, "application/json")
 	header.Set("Content-Type", contentType)
 	if x.endpoint == Keystone {
 		header.Set("Vary", "X-Auth-Token")

@@ -2,11 +2,8 @@ package cindersim
 
 import (
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim/collation"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/fields"
 )
 
@@ -69,19 +66,10 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	if s.volumeID == "" {
 		return nil, volumeNotFound("None")
 	}
-	if s.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if s.description, err = fields.Name(body, "description"); err != nil {
-		return nil, err
-	}
-	if s.metadata, err = fields.Metadata(body, "metadata", true); err != nil {
-		return nil, err
-	}
-	if s.metadata == nil {
-		s.metadata = map[string]string{}
-	}
-	force, err := fields.Boolean(body, "force")
+	s.name = fields.Read(&err, fields.Name, body, "name")
+	s.description = fields.Read(&err, fields.Name, body, "description")
+	s.metadata = fields.Read(&err, fields.NullableMetadata, body, "metadata")
+	force := fields.Read(&err, fields.Boolean, body, "force")
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +82,9 @@ func (c *cloud) createSnapshot(q *call, now time.Time) (*reply, error) {
 	}
 	if err := c.admitSnapshot(q.project, v.kind, v.size); err != nil {
 		return nil, err
+	}
+	if s.metadata == nil {
+		s.metadata = map[string]string{}
 	}
 	s.id, s.kind, s.size = c.ids.UUID(), v.kind, v.size
 	c.snapshots[s.id] = s
@@ -138,66 +129,22 @@ func (c *cloud) showSnapshot(q *call, id string) (*reply, error) {
 }
 
 func (c *cloud) listSnapshots(q *call, detail bool) (*reply, error) {
-	limit, offset, err := c.pageLimits(q)
-	if err != nil {
-		return nil, err
-	}
 	allTenants, err := q.flag("all_tenants")
 	if err != nil {
 		return nil, err
 	}
-	var found []*snapshot
+	var found []listed
 	for _, s := range c.snapshots {
-		visible := s.project == q.project || q.admin && allTenants
-		for filter, actual := range map[string]string{"volume_id": s.volumeID, "status": s.status, "name": stringOf(s.name)} {
-			if wanted, given := q.param(filter); given && collation.Key(wanted) != collation.Key(actual) {
-				visible = false
-			}
-		}
-		if visible {
-			found = append(found, s)
+		if q.shows(s.project, allTenants, map[string]string{"volume_id": s.volumeID, "status": s.status, "name": stringOf(s.name)}) {
+			found = append(found, listed{s.id, s.created, func() map[string]any { return s.view(q.minor, true, detail) }})
 		}
 	}
-	slices.SortFunc(found, func(a, b *snapshot) int {
-		if order := b.created.Truncate(time.Second).Compare(a.created.Truncate(time.Second)); order != 0 {
-			return order
-		}
-		return strings.Compare(b.id, a.id)
-	})
-	if marker, given := q.param("marker"); given {
-		at := slices.IndexFunc(found, func(s *snapshot) bool { return s.id == marker })
-		if at < 0 {
-			return nil, refuse(http.StatusNotFound, "Snapshot %s could not be found.", marker)
-		}
-		found = found[at+1:]
-	}
-	found = found[min(offset, len(found)):]
-	views := []map[string]any{}
-	for _, s := range found[:min(limit, len(found))] {
-		views = append(views, s.view(q.minor, true, detail))
-	}
-	answer := map[string]any{"snapshots": views}
-	if len(views) > 0 && limit <= len(views) {
-		collection := "snapshots"
-		if detail {
-			collection = "snapshots/detail"
-		}
-		answer["snapshots_links"] = []map[string]string{{
-			"rel": "next", "href": q.href(collection) + "?" + nextQuery(q.rawQuery, found[len(views)-1].id),
-		}}
-	}
-	return success(http.StatusOK, answer), nil
+	return c.paged(q, collection{"snapshots", "snapshots_links", "Snapshot"}, detail, found)
 }
 
 // mergeSnapshotMetadata adds entries to a snapshot's metadata, in any state.
 func (c *cloud) mergeSnapshotMetadata(q *call, id string, now time.Time) (*reply, error) {
-	if err := q.decode(); err != nil {
-		return nil, err
-	}
-	if _, given := q.body["metadata"]; !given {
-		return nil, refuse(http.StatusBadRequest, "'metadata' is a required property")
-	}
-	metadata, err := fields.Metadata(q.body, "metadata", false)
+	metadata, err := q.entries("metadata")
 	if err != nil {
 		return nil, err
 	}

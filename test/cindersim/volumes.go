@@ -1,6 +1,7 @@
 package cindersim
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -42,16 +43,11 @@ func (c *cloud) createVolume(q *call, now time.Time) (*reply, error) {
 		}
 	}
 	v := &volume{project: q.project, user: q.user, created: now, status: statusCreating, attachStatus: attachStatusDetached}
-	if v.size, err = fields.Size(body, "size", true); err != nil {
-		return nil, err
-	}
-	if v.name, err = fields.Name(body, "name"); err != nil {
-		return nil, err
-	}
-	if v.description, err = fields.Name(body, "description"); err != nil {
-		return nil, err
-	}
-	if v.metadata, err = fields.Metadata(body, "metadata", true); err != nil {
+	v.size, err = fields.Size(body, "size", true)
+	v.name = fields.Read(&err, fields.Name, body, "name")
+	v.description = fields.Read(&err, fields.Name, body, "description")
+	v.metadata = fields.Read(&err, fields.NullableMetadata, body, "metadata")
+	if err != nil {
 		return nil, err
 	}
 	if multiattach, _ := fields.Truth(python.Text(body["multiattach"])); multiattach {
@@ -95,10 +91,9 @@ func (c *cloud) requestedType(body map[string]any) (*drivers.VolumeType, error) 
 // size and the type.
 func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 	var err error
-	if v.snapshotID, err = fields.OptionalUUID(body, "snapshot_id"); err != nil {
-		return err
-	}
-	if v.sourceID, err = fields.OptionalUUID(body, "source_volid"); err != nil {
+	v.snapshotID = fields.Read(&err, fields.OptionalUUID, body, "snapshot_id")
+	v.sourceID = fields.Read(&err, fields.OptionalUUID, body, "source_volid")
+	if err != nil {
 		return err
 	}
 	if q.minor >= minorRestore {
@@ -120,9 +115,7 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 		if s.status != statusAvailable {
 			return refuse(http.StatusBadRequest, "Invalid snapshot: Originating snapshot status must be one of 'available' values")
 		}
-		if v.size == 0 {
-			v.size = s.size
-		}
+		v.size = cmp.Or(v.size, s.size)
 		if v.size < s.size {
 			return refuse(http.StatusBadRequest, "Invalid input received: Volume size '%d'GB cannot be smaller than the "+
 				"snapshot size %dGB. They must be >= original snapshot size.", v.size, s.size)
@@ -140,9 +133,7 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 		if parent.status != statusAvailable && parent.status != statusInUse {
 			return refuse(http.StatusBadRequest, "Invalid volume: Originating source volume status must be one of 'available, in-use' values")
 		}
-		if v.size == 0 {
-			v.size = parent.size
-		}
+		v.size = cmp.Or(v.size, parent.size)
 		if v.size < parent.size {
 			return refuse(http.StatusBadRequest, "Invalid input received: Volume size '%d'GB cannot be smaller than "+
 				"original volume size  %dGB. They must be >= original volume size.", v.size, parent.size)
@@ -156,9 +147,7 @@ func (c *cloud) source(q *call, body map[string]any, v *volume) error {
 		if b.status != statusAvailable {
 			return refuse(http.StatusBadRequest, "Invalid backup: Originating backup status must be one of 'available' values")
 		}
-		if v.size == 0 {
-			v.size = b.size
-		}
+		v.size = cmp.Or(v.size, b.size)
 		if v.size < b.size {
 			return refuse(http.StatusBadRequest, "Invalid input received: Volume size %dGB cannot be smaller than the backup size %dGB. "+
 				"It must be >= backup size.", v.size, b.size)
@@ -275,11 +264,9 @@ func (c *cloud) updateVolume(q *call, id string, now time.Time) (*reply, error) 
 	}
 	texts := make(map[string]*string)
 	for _, field := range []string{"name", "display_name", "description", "display_description"} {
-		if texts[field], err = fields.Name(body, field); err != nil {
-			return nil, err
-		}
+		texts[field] = fields.Read(&err, fields.Name, body, field)
 	}
-	metadata, err := fields.Metadata(body, "metadata", false)
+	metadata := fields.Read(&err, fields.Metadata, body, "metadata")
 	if err != nil {
 		return nil, err
 	}

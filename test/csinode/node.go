@@ -234,6 +234,9 @@ type Node struct {
 // New makes a node without sessions.
 func New() *Node { return newNode(&sync.Mutex{}, Initiator) }
 
+// Root returns the node as the Root of a Host.
+func (n *Node) Root() host.Root { return host.Root{Files: n, Devices: n, Tools: n, Network: n} }
+
 // Beside makes another node of the same storage, with another iSCSI name.
 func (n *Node) Beside(initiator string) *Node {
 	other := newNode(n.mu, initiator)

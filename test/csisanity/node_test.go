@@ -98,7 +98,7 @@ func TestNodeService(t *testing.T) {
 		t.Fatal(err)
 	}
 	fixture := csinode.New()
-	service, err := node.New(node.Options{Root: fixture, RBD: fixture, StateDir: "/var/lib/standalone-cinder", NodeName: "node-1", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	service, err := node.New(node.Options{Root: fixture.Root(), Files: fixture, RBD: fixture, StateDir: "/var/lib/standalone-cinder", NodeName: "node-1", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

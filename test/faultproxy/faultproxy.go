@@ -50,23 +50,12 @@ const (
 
 // String returns the verdict's name in a test's name.
 func (v Verdict) String() string {
-	switch v {
-	case Pass:
-		return "pass"
-	case HoldBefore:
-		return "hold-before"
-	case HoldAfter:
-		return "hold-after"
-	case LoseBefore:
-		return "lose-before"
-	case LoseAfter:
-		return "lose-after"
-	case Late:
-		return "late"
-	case LateAnswer:
-		return "late-answer"
-	case Twice:
-		return "twice"
+	names := []string{
+		Pass: "pass", HoldBefore: "hold-before", HoldAfter: "hold-after", LoseBefore: "lose-before", LoseAfter: "lose-after",
+		Late: "late", LateAnswer: "late-answer", Twice: "twice",
+	}
+	if v >= 0 && int(v) < len(names) {
+		return names[v]
 	}
 	return fmt.Sprintf("verdict %d", int(v))
 }

@@ -140,29 +140,40 @@ func (s *Suite) AllowCSINodes(ctx context.Context, provisioner string) error {
 	if err != nil {
 		return err
 	}
-	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}}
 	own.ObjectMeta = metav1.ObjectMeta{Name: name}
 	if _, err := s.Client.RbacV1().Roles(Namespace).Create(ctx, own, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if _, err := s.Client.RbacV1().RoleBindings(Namespace).Create(ctx, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: name}, Subjects: subjects,
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}, Subjects: subjects(account),
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	role.ObjectMeta = metav1.ObjectMeta{Name: name}
+	if err := s.grant(ctx, account, name, role.Rules); err != nil || s.plane == nil {
+		return err
+	}
+	return s.patchPolicies(ctx, account, "csi")
+}
+
+func subjects(account string) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}}
+}
+
+// grant gives an account a ClusterRole of its own.
+func (s *Suite) grant(ctx context.Context, account, name string, rules []rbacv1.PolicyRule) error {
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	if _, err := s.Client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err = s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
-		Subjects:   subjects,
+	return s.bind(ctx, account, name, name)
+}
+
+// bind binds an account to a ClusterRole.
+func (s *Suite) bind(ctx context.Context, account, name, role string) error {
+	_, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: subjects(account),
 	}, metav1.CreateOptions{})
-	if err != nil || s.plane == nil {
-		return err
-	}
-	return s.patchPolicies(ctx, account)
+	return err
 }
 
 // AllowTenantStatus installs the component tenant-status of the manifests, for an
@@ -176,12 +187,7 @@ func (s *Suite) AllowTenantStatus(ctx context.Context, provisioner string) error
 		return err
 	}
 	account := Account(provisioner)
-	_, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: account + "-tenant-status"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: ServiceAccount + "-tenant-status"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
-	}, metav1.CreateOptions{})
-	return err
+	return s.bind(ctx, account, account+"-tenant-status", ServiceAccount+"-tenant-status")
 }
 
 // AllowSchedules installs the component snapshot-schedules of the manifests for an
@@ -216,7 +222,7 @@ func (s *Suite) allow(ctx context.Context, provisioner, component, file string) 
 	if _, err := s.account(ctx, provisioner); err != nil {
 		return err
 	}
-	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", component, file))
+	content, err := s.component(component, file)
 	if err != nil {
 		return err
 	}
@@ -228,7 +234,7 @@ func (s *Suite) allow(ctx context.Context, provisioner, component, file string) 
 // NameClaims installs the component claim-policy of the manifests for a provisioner, and
 // waits until the claims of one of its classes get its name. remove removes it again.
 func (s *Suite) NameClaims(ctx context.Context, provisioner, class string) (remove func(context.Context) error, err error) {
-	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "claim-policy", "claimpolicy.yaml"))
+	content, err := s.component("claim-policy", "claimpolicy.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -252,14 +258,15 @@ func (s *Suite) NameClaims(ctx context.Context, provisioner, class string) (remo
 	})
 }
 
-func (s *Suite) component(file string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi", file))
+// component reads a file of a component of the manifests.
+func (s *Suite) component(name, file string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(s.root, "deploy", "components", name, file))
 }
 
 // componentRoles returns the roles that the component csi gives the program: for the
 // cluster, and for its own namespace.
 func (s *Suite) componentRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
-	content, err := s.component("csi.yaml")
+	content, err := s.component("csi", "csi.yaml")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -283,9 +290,9 @@ func (s *Suite) componentRoles() (*rbacv1.ClusterRole, *rbacv1.Role, error) {
 	return cluster, own, nil
 }
 
-// patchPolicies changes the admission policies of an account as the component csi does.
-func (s *Suite) patchPolicies(ctx context.Context, account string) error {
-	content, err := s.component("kustomization.yaml")
+// patchPolicies changes the admission policies of an account as a component does.
+func (s *Suite) patchPolicies(ctx context.Context, account, component string) error {
+	content, err := s.component(component, "kustomization.yaml")
 	if err != nil {
 		return err
 	}
@@ -318,47 +325,11 @@ func (s *Suite) patchPolicies(ctx context.Context, account string) error {
 // csi-trust-parameters of the manifests gives it.
 func (s *Suite) TrustParameters(ctx context.Context, provisioner string) error {
 	account := Account(provisioner)
-	name := account + "-csi-trust-parameters"
-	if _, err := s.Client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete"}},
-			{APIGroups: []string{"snapshot.storage.k8s.io"}, Resources: []string{"volumesnapshots"}, Verbs: []string{"create", "delete"}},
-		},
-	}, metav1.CreateOptions{}); err != nil {
+	if err := s.grant(ctx, account, account+"-csi-trust-parameters", []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete"}},
+		{APIGroups: []string{"snapshot.storage.k8s.io"}, Resources: []string{"volumesnapshots"}, Verbs: []string{"create", "delete"}},
+	}); err != nil {
 		return err
 	}
-	if _, err := s.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: Namespace}},
-	}, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	content, err := os.ReadFile(filepath.Join(s.root, "deploy", "components", "csi-trust-parameters", "kustomization.yaml"))
-	if err != nil {
-		return err
-	}
-	var component struct {
-		Patches []struct {
-			Target struct{ Kind, Name string }
-			Patch  string
-		}
-	}
-	if err := yaml.Unmarshal(content, &component); err != nil {
-		return err
-	}
-	for _, one := range component.Patches {
-		if one.Target.Kind != "ValidatingAdmissionPolicy" {
-			continue
-		}
-		patch, err := yaml.YAMLToJSON([]byte(one.Patch))
-		if err != nil {
-			return err
-		}
-		if _, err := s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Patch(ctx, account+strings.TrimPrefix(one.Target.Name, ServiceAccount), types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.patchPolicies(ctx, account, "csi-trust-parameters")
 }

@@ -261,7 +261,7 @@ func TestSnapshotsOfFrozenVolumesShowOneMoment(t *testing.T) {
 		t.Error("the second volume is never ahead although nothing is frozen, so this test shows nothing")
 	}
 
-	f := freeze.New(freeze.Options{Client: suite.Client, Namespace: "standalone-cinder", Uses: nodeuse.New(nodeuse.Options{Client: suite.Client}), Gate: gate{}, Logger: slog.New(slog.DiscardHandler)})
+	f := freeze.New(freeze.Options{Client: suite.Client, Namespace: "standalone-cinder", Uses: nodeuse.New(nodeuse.Options{Client: suite.Client}), Gate: gate{}, AtMost: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 	random := rand.New(rand.NewPCG(1, 2))
 	taken, lost, killed := 0, 0, 0
 	n.longest.Store(0)
@@ -281,15 +281,17 @@ func TestSnapshotsOfFrozenVolumesShowOneMoment(t *testing.T) {
 		}
 		if group == groups/2 {
 			// A leader that was killed asks for no thaw.
-			if _, err := freeze.New(f.Options).Freeze(t.Context(), n.volumes, 2*time.Second); err != nil || n.writes(time.Second) || !n.writes(5*time.Second) {
+			short := f.Options
+			short.AtMost = 2 * time.Second
+			if _, err := freeze.New(short).Freeze(t.Context(), n.volumes); err != nil || n.writes(time.Second) || !n.writes(5*time.Second) {
 				t.Errorf("nothing is thawed without a leader, or nothing was frozen: %v", err)
 			}
 		}
-		hold, err := f.Freeze(t.Context(), n.volumes, 5*time.Second)
+		thaw, err := f.Freeze(t.Context(), n.volumes)
 		var read func() []uint64
 		if err == nil {
 			read = n.snapshot()
-			err = hold.Thaw(t.Context())
+			err = thaw(t.Context())
 		}
 		if kill {
 			<-killing

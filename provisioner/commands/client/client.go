@@ -30,7 +30,7 @@ func Commands(protocols mappers.Protocols) []*cobra.Command {
 			ReadCluster: commands.ReadExisting, ReadCSI: commands.ReadCSI, Places: commands.Places, Credentials: commands.CheckCredentials,
 			Live: commands.NewLiveCheck(protocols).Check, Connect: apply.Connect, Protocols: described, ProvisionerName: wiring.DefaultProvisionerName,
 		}),
-		commands.NewAuditCommand(described),
+		commands.NewAuditCommand(protocols),
 		commands.NewMapCommand(protocols),
 		commands.NewVolumeCommand(protocols),
 		commands.NewSnapshotCommand(protocols),

@@ -27,7 +27,7 @@ func NewVersionCommand(build wiring.Build) *cobra.Command {
 				encoder.SetIndent("", "  ")
 				err = encoder.Encode(build)
 			default:
-				err = &policycli.ExitError{Code: policycli.ExitUsage, Err: fmt.Errorf("--output must be %s or %s, not %q", text, asJSON, output)}
+				err = policycli.Exit(policycli.ExitUsage, fmt.Errorf("--output must be %s or %s, not %q", text, asJSON, output))
 			}
 			return err
 		},

@@ -110,5 +110,5 @@ func usage(format string, args ...any) error {
 
 // exit makes an error for the terminal. It may quote what a node or a tenant wrote.
 func exit(code int, err error) error {
-	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
+	return policycli.Exit(code, errors.New(statusreport.OneLine(err.Error())))
 }

@@ -28,9 +28,7 @@ type copyRequest struct{ name, class string }
 func newToCSICommand() *cobra.Command {
 	var wanted copyRequest
 	command, _ := newCommand(func(r *runner, ctx context.Context, namespace, claim string) error {
-		if wanted.name == "" {
-			wanted.name = claim + "-csi"
-		}
+		wanted.name = cmp.Or(wanted.name, claim+"-csi")
 		return r.copyToCSI(ctx, namespace, claim, wanted)
 	})
 	command.Use = "to-csi CLAIM --storage-class CLASS"

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -190,7 +191,7 @@ func (p *planner) compare() {
 			p.refuse("claim %s has the access mode %s, but PersistentVolume %s does not", name, mode, p.pv.Name)
 		}
 	}
-	if asked, has := textOf(claim.VolumeAttributesClassName), textOf(pv.VolumeAttributesClassName); asked != has {
+	if asked, has := ptr.Deref(claim.VolumeAttributesClassName, ""), ptr.Deref(pv.VolumeAttributesClassName, ""); asked != has {
 		p.refuse("claim %s has VolumeAttributesClass %q, but PersistentVolume %s has %q; change it once the claim is bound", name, asked, p.pv.Name, has)
 	}
 	if claim.Selector != nil {
@@ -205,13 +206,6 @@ func (p *planner) compare() {
 	if objects.AsksForImport(p.claim) {
 		p.refuse("claim %s asks for the import of a volume (annotation %s)", name, objects.AnnotationImport)
 	}
-}
-
-func textOf(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return *text
 }
 
 // decide asks the policy as the leader will. It does not ask about quotas: the volume is

@@ -29,7 +29,7 @@ func failed(format string, args ...any) error {
 
 // exitError makes an error for the terminal. It may quote text that others wrote.
 func exitError(code int, err error) error {
-	return &policycli.ExitError{Code: code, Err: errors.New(statusreport.OneLine(err.Error()))}
+	return policycli.Exit(code, errors.New(statusreport.OneLine(err.Error())))
 }
 
 // newCommand makes a command whose errors the caller prints.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Failure explains why an Engine did not do what it was called for.
+// Failure explains why something was not done that a sidecar called for.
 type Failure struct {
 	// Kind is one of the kinds in the table below.
 	Kind string
@@ -21,7 +21,7 @@ type Failure struct {
 // Error returns the message.
 func (f *Failure) Error() string { return f.Message }
 
-// The kinds that an Engine adds to those of the backends.
+// The kinds beside those of the backends.
 const (
 	// NodeUnknown means that no node is registered with that ID.
 	NodeUnknown = "NodeUnknown"

@@ -1,6 +1,6 @@
 // Package controller implements the CSI driver's Identity and Controller services for the
 // sidecars. It checks requests and translates requests and errors, but decides nothing:
-// an Engine does the work.
+// those of its Options do the work.
 package controller
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Engine does the work that the sidecars call for. Its errors are *Failure, or of an
-// unknown kind, which is never final. For each volume there is one call at a time, and
-// a call may be repeated.
-type Engine interface {
+// Attacher attaches volumes to nodes. Its errors, and those of the others that work for
+// the sidecars, are *Failure, or of an unknown kind, which is never final. For each volume
+// there is one call at a time, and a call may be repeated.
+type Attacher interface {
 	// Publish attaches a volume to a node, and returns how the node reaches it.
 	Publish(ctx context.Context, request PublishRequest) (wire.Connection, error)
 	// Unpublish detaches a volume from the node with that ID, or from all nodes if the ID
@@ -35,10 +35,6 @@ type Engine interface {
 	List(ctx context.Context, fresh bool) ([]Listed, error)
 	// Listed describes one volume as List does.
 	Listed(ctx context.Context, volume wire.Handle) (Listed, error)
-
-	Expander
-	Modifier
-	Snapshotter
 }
 
 // PublishRequest is the request to Publish.
@@ -61,9 +57,12 @@ type Volume struct {
 
 // Options configure a Server.
 type Options struct {
-	Engine Engine
-	Groups Grouper
-	Maker  Maker
+	Attacher  Attacher
+	Expander  Expander
+	Modifier  Modifier
+	Snapshots Snapshotter
+	Groups    Grouper
+	Maker     Maker
 	// Version is the program's version.
 	Version string
 	// Work ends when no new work may begin. Calls outlive their callers: the server does
@@ -104,6 +103,18 @@ func (s *Server) AttacherCalled() time.Time { return time.Unix(0, s.attacher.Loa
 // Wait returns when no call is under way, even one whose caller stopped waiting. No new
 // calls may arrive meanwhile.
 func (s *Server) Wait() { s.running.Wait() }
+
+// handleIn reads the handle in a field of a request.
+func handleIn(field, id string) (wire.Handle, error) {
+	if id == "" {
+		return wire.Handle{}, status.Errorf(codes.InvalidArgument, "the request has no %s", field)
+	}
+	handle, err := wire.ParseHandle(id)
+	if err != nil {
+		return wire.Handle{}, status.Error(codes.NotFound, err.Error())
+	}
+	return handle, nil
+}
 
 // alone calls aloneWith for a volume.
 func alone[T any](ctx context.Context, s *Server, volume string, work func(context.Context) (T, error)) (T, error) {

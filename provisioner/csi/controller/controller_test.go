@@ -96,7 +96,7 @@ func (e *engine) GroupStatus(ctx context.Context, handle string) ([]Snapshot, er
 }
 
 func newServer(e *engine) *Server {
-	return New(Options{Engine: e, Groups: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+	return New(Options{Attacher: e, Expander: e, Modifier: e, Snapshots: e, Groups: e, Maker: &maker{}, Version: "v1", Work: context.Background(), Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
 }
 
 func mode(of csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
@@ -402,7 +402,7 @@ func (e *slowEngine) Unpublish(ctx context.Context, volume wire.Handle, _ string
 func TestASlowBackendDoesNotKeepAllWorkersBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		work, stop := context.WithCancel(t.Context())
-		s := New(Options{Engine: &slowEngine{}, Work: work, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
+		s := New(Options{Attacher: &slowEngine{}, Work: work, Logger: slog.New(slog.DiscardHandler), Observe: func(string, string, time.Duration) {}})
 		detach := func(volume string) error {
 			_, err := s.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: volume})
 			return err

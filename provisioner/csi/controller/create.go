@@ -13,21 +13,20 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Maker creates and removes volumes. Its errors are those of an Engine. For each name or
-// volume there is one call at a time.
+// Maker creates and removes volumes. For each name or volume there is one call at a time.
 type Maker interface {
 	// Create returns the volume of that name once it can be used.
 	Create(ctx context.Context, wanted Creation) (Created, error)
 	// Delete removes a volume, and returns once it is gone.
 	Delete(ctx context.Context, volume wire.Handle) error
 
-	// MakesSnapshot reports whether TakeSnapshot, rather than the Engine, handles a call
-	// with these parameters.
+	// MakesSnapshot reports whether TakeSnapshot, rather than that of the Snapshotter,
+	// handles a call with these parameters.
 	MakesSnapshot(parameters map[string]string) bool
 	// TakeSnapshot returns the snapshot of that name once it is ready.
 	TakeSnapshot(ctx context.Context, volume wire.Handle, name string, parameters map[string]string) (Snapshot, error)
 	// RemoveSnapshot removes a snapshot taken by TakeSnapshot. If removed is false, the
-	// Engine handles the call.
+	// Snapshotter handles the call.
 	RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (removed bool, err error)
 }
 

@@ -22,19 +22,17 @@ type Expander interface {
 func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	wanted, limit := request.GetCapacityRange().GetRequiredBytes(), request.GetCapacityRange().GetLimitBytes()
 	switch {
-	case request.GetVolumeId() == "":
-		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
 	case wanted <= 0:
 		return nil, status.Error(codes.InvalidArgument, "the request has no capacity_range with required_bytes")
 	case limit > 0 && limit < roundUp(wanted):
 		return nil, status.Errorf(codes.OutOfRange, "Cinder makes volumes of whole GiB, and no such size is from %d to %d bytes", wanted, limit)
 	}
-	volume, err := wire.ParseHandle(request.GetVolumeId())
+	volume, err := handleIn("volume_id", request.GetVolumeId())
 	if err != nil {
-		return nil, status.Error(codes.NotFound, err.Error())
+		return nil, err
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerExpandVolumeResponse, error) {
-		size, err := s.Engine.Expand(ctx, volume, wanted)
+		size, err := s.Expander.Expand(ctx, volume, wanted)
 		if err != nil {
 			return nil, answerWithoutRoom(err)
 		}
@@ -43,6 +41,5 @@ func (s *Server) ControllerExpandVolume(ctx context.Context, request *csi.Contro
 }
 
 func roundUp(bytes int64) int64 {
-	const gib = 1 << 30
 	return (bytes/gib + min(bytes%gib, 1)) * gib
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// Grouper takes and removes the snapshots of groups of volumes. Its errors are those of an
-// Engine.
+// Grouper takes and removes the snapshots of groups of volumes.
 type Grouper interface {
 	// TakeGroup takes the snapshots of the group of that name, which is also its handle, or
 	// finds them. It returns when all are ready.

@@ -30,7 +30,7 @@ func (s *Server) ListVolumes(ctx context.Context, request *csi.ListVolumesReques
 		return nil, err
 	}
 	// Later pages continue the first page's list.
-	all, err := s.Engine.List(ctx, last == "")
+	all, err := s.Attacher.List(ctx, last == "")
 	if err != nil {
 		return nil, answer(err)
 	}

@@ -36,19 +36,16 @@ func typeOf(parameters map[string]string) (string, error) {
 
 // ControllerModifyVolume implements csi.ControllerServer.
 func (s *Server) ControllerModifyVolume(ctx context.Context, request *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
-	if request.GetVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
-	}
 	volumeType, err := typeOf(request.GetMutableParameters())
 	if err != nil {
 		return nil, err
 	}
-	volume, err := wire.ParseHandle(request.GetVolumeId())
+	volume, err := handleIn("volume_id", request.GetVolumeId())
 	if err != nil {
-		return nil, status.Error(codes.NotFound, err.Error())
+		return nil, err
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerModifyVolumeResponse, error) {
-		if err := s.Engine.Retype(ctx, volume, volumeType); err != nil {
+		if err := s.Modifier.Retype(ctx, volume, volumeType); err != nil {
 			return nil, answerWithoutRoom(err)
 		}
 		return &csi.ControllerModifyVolumeResponse{}, nil

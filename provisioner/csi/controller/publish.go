@@ -13,8 +13,6 @@ import (
 // ControllerPublishVolume implements csi.ControllerServer.
 func (s *Server) ControllerPublishVolume(ctx context.Context, request *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	switch {
-	case request.GetVolumeId() == "":
-		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
 	case request.GetNodeId() == "":
 		return nil, status.Error(codes.InvalidArgument, "the request has no node_id")
 	case request.GetVolumeCapability() == nil:
@@ -24,16 +22,16 @@ func (s *Server) ControllerPublishVolume(ctx context.Context, request *csi.Contr
 	if mistake != "" {
 		return nil, status.Error(codes.InvalidArgument, mistake)
 	}
-	volume, err := wire.ParseHandle(request.GetVolumeId())
+	volume, err := handleIn("volume_id", request.GetVolumeId())
 	if err != nil {
-		return nil, status.Error(codes.NotFound, err.Error())
+		return nil, err
 	}
 	node, err := wire.ParseNodeID(request.GetNodeId())
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerPublishVolumeResponse, error) {
-		connection, err := s.Engine.Publish(ctx, PublishRequest{Volume: volume, Node: node, ReadOnly: of.readOnly || request.GetReadonly(), Shared: of.shared})
+		connection, err := s.Attacher.Publish(ctx, PublishRequest{Volume: volume, Node: node, ReadOnly: of.readOnly || request.GetReadonly(), Shared: of.shared})
 		if err != nil {
 			return nil, answer(err)
 		}

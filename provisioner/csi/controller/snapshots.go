@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -48,15 +49,12 @@ func (s Snapshot) message() *csi.Snapshot {
 
 // CreateSnapshot implements csi.ControllerServer.
 func (s *Server) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
-	switch {
-	case request.GetSourceVolumeId() == "":
-		return nil, status.Error(codes.InvalidArgument, "the request has no source_volume_id")
-	case request.GetName() == "":
+	if request.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "the request has no name")
 	}
-	volume, err := wire.ParseHandle(request.GetSourceVolumeId())
+	volume, err := handleIn("source_volume_id", request.GetSourceVolumeId())
 	if err != nil {
-		return nil, status.Error(codes.NotFound, err.Error())
+		return nil, err
 	}
 	if s.Maker.MakesSnapshot(request.GetParameters()) {
 		return whileWaiting(ctx, s, "the snapshot named "+request.GetName(), func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
@@ -68,7 +66,7 @@ func (s *Server) CreateSnapshot(ctx context.Context, request *csi.CreateSnapshot
 		})
 	}
 	return aloneWith(ctx, s, "snapshot "+request.GetName(), func(ctx context.Context) (*csi.CreateSnapshotResponse, error) {
-		taken, err := s.Engine.TakeSnapshot(ctx, volume, request.GetName(), request.GetParameters())
+		taken, err := s.Snapshots.TakeSnapshot(ctx, volume, request.GetName(), request.GetParameters())
 		if err != nil {
 			return nil, answerWithoutRoom(err)
 		}
@@ -94,7 +92,7 @@ func (s *Server) DeleteSnapshot(ctx context.Context, request *csi.DeleteSnapshot
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
 	return aloneWith(ctx, s, "snapshot "+snapshot.String(), func(ctx context.Context) (*csi.DeleteSnapshotResponse, error) {
-		if err := s.Engine.RemoveSnapshot(ctx, snapshot); err != nil {
+		if err := s.Snapshots.RemoveSnapshot(ctx, snapshot); err != nil {
 			return nil, answer(err)
 		}
 		return &csi.DeleteSnapshotResponse{}, nil
@@ -124,23 +122,18 @@ func (s *Server) ListSnapshots(ctx context.Context, request *csi.ListSnapshotsRe
 		}
 		*by.to = handle
 	}
-	all, err := s.Engine.ListSnapshots(ctx, wanted)
+	all, err := s.Snapshots.ListSnapshots(ctx, wanted)
 	if err != nil {
 		return nil, answer(err)
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(s Snapshot) bool { return s.Handle.String() <= after })
-	slices.SortFunc(all, func(a, b Snapshot) int {
-		if a.Handle.String() < b.Handle.String() {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b Snapshot) int { return strings.Compare(a.Handle.String(), b.Handle.String()) })
 	response := &csi.ListSnapshotsResponse{}
+	if most := pageOf(request.GetMaxEntries()); most < len(all) {
+		all = all[:most]
+		response.NextToken = s.tokenAfter(all[most-1].Handle.String())
+	}
 	for _, found := range all {
-		if limit := pageOf(request.GetMaxEntries()); len(response.Entries) == limit {
-			response.NextToken = s.tokenAfter(response.Entries[limit-1].GetSnapshot().GetSnapshotId())
-			break
-		}
 		response.Entries = append(response.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: found.message()})
 	}
 	return response, nil

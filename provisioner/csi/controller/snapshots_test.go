@@ -115,12 +115,12 @@ func TestSnapshotsAreListedInPages(t *testing.T) {
 }
 
 // TestSnapshotsOfTrustedCallers: they are made and removed like those callers' volumes.
-// The Engine handles all others.
+// The Snapshotter handles all others.
 func TestSnapshotsOfTrustedCallers(t *testing.T) {
 	m := &maker{}
 	s := making(m)
 	e := &engine{}
-	s.Engine = e
+	s.Snapshots = e
 	taken, err := s.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{SourceVolumeId: "gold/v1", Name: "any name", Parameters: map[string]string{"trusted": "yes"}})
 	check(t, err, codes.OK, "")
 	if m.taken != "any name of gold/v1" || taken.GetSnapshot().GetSnapshotId() != "gold/s1" || !taken.GetSnapshot().GetReadyToUse() {

@@ -21,7 +21,7 @@ func (s *Server) ControllerUnpublishVolume(ctx context.Context, request *csi.Con
 		return &csi.ControllerUnpublishVolumeResponse{}, nil
 	}
 	return alone(ctx, s, volume.String(), func(ctx context.Context) (*csi.ControllerUnpublishVolumeResponse, error) {
-		if err := s.Engine.Unpublish(ctx, volume, request.GetNodeId()); err != nil {
+		if err := s.Attacher.Unpublish(ctx, volume, request.GetNodeId()); err != nil {
 			return nil, answer(err)
 		}
 		return &csi.ControllerUnpublishVolumeResponse{}, nil

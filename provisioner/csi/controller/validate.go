@@ -6,23 +6,18 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.
 func (s *Server) ValidateVolumeCapabilities(ctx context.Context, request *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	switch {
-	case request.GetVolumeId() == "":
-		return nil, status.Error(codes.InvalidArgument, "the request has no volume_id")
-	case len(request.GetVolumeCapabilities()) == 0:
+	handle, err := handleIn("volume_id", request.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if len(request.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no volume_capabilities")
 	}
-	handle, err := wire.ParseHandle(request.GetVolumeId())
-	if err != nil {
-		return nil, status.Error(codes.NotFound, err.Error())
-	}
-	volume, err := s.Engine.Volume(ctx, handle)
+	volume, err := s.Attacher.Volume(ctx, handle)
 	if err != nil {
 		return nil, answer(err)
 	}

@@ -1,6 +1,7 @@
 package frozen
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,9 +62,7 @@ type Follower struct {
 
 // NewFollower makes a Follower.
 func NewFollower(options FollowerOptions) *Follower {
-	if options.Pause == 0 {
-		options.Pause = 2 * time.Second
-	}
+	options.Pause = cmp.Or(options.Pause, 2*time.Second)
 	return &Follower{FollowerOptions: options}
 }
 

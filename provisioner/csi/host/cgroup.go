@@ -52,7 +52,7 @@ func (r Rates) line(number string) string {
 const cgroups = "/sys/fs/cgroup"
 
 // CheckLimits returns an error if the kernel can hold no rates for any pod.
-func CheckLimits(files FileReader) error {
+func CheckLimits(files Files) error {
 	controllers, err := files.ReadFile(cgroups + "/cgroup.controllers")
 	if err != nil {
 		return Refuse(CgroupV1, "the node has no cgroup v2 at %s", cgroups)
@@ -106,7 +106,7 @@ const (
 // podCgroup returns the cgroup that the kubelet made for a pod, with either driver, and
 // perhaps below another cgroup; empty if there is none. It looks level by level, and on
 // each first where kubelets put pods.
-func podCgroup(files FileReader, uid string) string {
+func podCgroup(files Files, uid string) string {
 	inside := strings.ReplaceAll(uid, "-", "_")
 	level, read := []string{cgroups}, 0
 	for depth := 0; depth < deepestCgroup && len(level) > 0; depth++ {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"strconv"
 	"strings"
@@ -63,8 +62,8 @@ func (h *Host) refuseUsed(ctx context.Context, device string) error {
 // holders returns the devices that are built on a device and on its partitions.
 func (h *Host) holders(device string) ([]string, error) {
 	directory := "/sys/block/" + device
-	below, err := h.root.ReadDir(directory)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	below, err := list(h.root, directory)
+	if err != nil {
 		return nil, err
 	}
 	var all []string
@@ -72,8 +71,8 @@ func (h *Host) holders(device string) ([]string, error) {
 		if name != "" && !strings.HasPrefix(name, device) {
 			continue
 		}
-		names, err := h.root.ReadDir(path.Join(directory, name, "holders"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		names, err := list(h.root, path.Join(directory, name, "holders"))
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, names...)
@@ -130,11 +129,7 @@ func (h *Host) Paths(device string) ([]string, error) {
 	if !h.isMap(device) {
 		return []string{device}, nil
 	}
-	paths, err := h.root.ReadDir("/sys/block/" + device + "/slaves")
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return paths, err
+	return list(h.root, "/sys/block/"+device+"/slaves")
 }
 
 // readByPath reads a part of a device. It never reads a map: a map may block a

@@ -97,3 +97,12 @@ func until(ctx context.Context, limit time.Duration, look func() (bool, error)) 
 		}
 	}
 }
+
+// await is until with an error if it does not happen.
+func await(ctx context.Context, limit time.Duration, look func() (bool, error), late string, values ...any) error {
+	done, err := until(ctx, limit, look)
+	if err == nil && !done {
+		err = fmt.Errorf(late, values...)
+	}
+	return err
+}

@@ -2,9 +2,7 @@ package host
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"regexp"
 	"slices"
@@ -83,10 +81,7 @@ func CheckFC(p FCPath) error {
 
 // FCPorts lists the node's ports, sorted by name.
 func (h *FibreChannel) FCPorts() ([]FCPort, error) {
-	names, err := h.root.ReadDir(fcHosts)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, fcHosts)
 	if err != nil {
 		return nil, err
 	}
@@ -156,10 +151,7 @@ type remotePort struct {
 // remotePorts lists the ports of storage in the fabric. The kernel keeps vanished ports
 // and their numbers.
 func (h *FibreChannel) remotePorts() ([]remotePort, error) {
-	names, err := h.root.ReadDir(fcRemotePorts)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, fcRemotePorts)
 	if err != nil {
 		return nil, err
 	}

@@ -174,27 +174,22 @@ func (l *Local) release(pid int) error {
 }
 
 // openMounted opens the directory where a filesystem is mounted.
-func (l *Local) openMounted(ctx context.Context, point FreezePoint) (file *os.File, err error) {
-	err = l.bounded(ctx, usageLimit, "opening "+point.At, func() error {
+func (l *Local) openMounted(ctx context.Context, point FreezePoint) (*os.File, error) {
+	return answered(ctx, l, usageLimit, "opening "+point.At, func() (*os.File, error) {
 		opened, err := os.OpenFile(l.Path(point.At), os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var status unix.Stat_t
 		if err := unix.Fstat(int(opened.Fd()), &status); err != nil {
-			return errors.Join(err, opened.Close())
+			return nil, errors.Join(err, opened.Close())
 		}
 		if number := fmt.Sprintf("%d:%d", unix.Major(status.Dev), unix.Minor(status.Dev)); number != point.Number {
 			_ = opened.Close()
-			return fmt.Errorf("%s shows device %s instead of %s: %w", point.At, number, point.Number, fs.ErrNotExist)
+			return nil, fmt.Errorf("%s shows device %s instead of %s: %w", point.At, number, point.Number, fs.ErrNotExist)
 		}
-		file = opened
-		return nil
+		return opened, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return file, nil
 }
 
 // Thaw thaws a filesystem itself, because its guard has ended.

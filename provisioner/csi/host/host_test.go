@@ -394,7 +394,7 @@ func TestNamesOfInitiators(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(root+"/etc/iscsi", 0o755), os.WriteFile(root+"/etc/iscsi/initiatorname.iscsi", []byte(content), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		got, err := (&ISCSI{&SCSI{New(NewLocal(root), slog.Default())}}).InitiatorName()
+		got, err := (&ISCSI{&SCSI{New(NewLocal(root).Root(), slog.Default())}}).InitiatorName()
 		if got != want && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %q, %v", content, got, err)
 		}
@@ -430,7 +430,7 @@ func TestFilesOfTheNode(t *testing.T) {
 }
 
 func TestWhenAndWhere(t *testing.T) {
-	l, h := NewLocal("/"), New(NewLocal("/"), slog.Default())
+	l, h := NewLocal("/"), New(NewLocal("/").Root(), slog.Default())
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

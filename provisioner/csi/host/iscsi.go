@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -147,10 +146,7 @@ func (h *ISCSI) InitiatorName() (string, error) {
 
 // sessions lists all of the node's sessions, including those of other programs.
 func (h *ISCSI) sessions() ([]Session, error) {
-	names, err := h.root.ReadDir("/sys/class/iscsi_session")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, "/sys/class/iscsi_session")
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +181,8 @@ func (h *ISCSI) sessions() ([]Session, error) {
 
 // sessionHosts finds the SCSI host of each session.
 func (h *ISCSI) sessionHosts() (map[string]int, error) {
-	names, err := h.root.ReadDir("/sys/class/iscsi_host")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := list(h.root, "/sys/class/iscsi_host")
+	if err != nil {
 		return nil, err
 	}
 	hosts := map[string]int{}
@@ -195,10 +191,7 @@ func (h *ISCSI) sessionHosts() (map[string]int, error) {
 		if err != nil {
 			continue
 		}
-		below, err := h.root.ReadDir("/sys/class/iscsi_host/" + name + "/device")
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		below, err := list(h.root, "/sys/class/iscsi_host/"+name+"/device")
 		if err != nil {
 			return nil, err
 		}
@@ -261,14 +254,11 @@ func (h *ISCSI) LogIn(ctx context.Context, t Target, l Login) (Session, error) {
 	}
 	arguments := []string{"-m", "node", "-T", t.Name, "-p", t.Portal, "-I", l.Interface, "--login"}
 	_, err = h.call(ctx, Command{Tool: "iscsiadm", Arguments: arguments, Limit: loginLimit})
-	var tool *ToolError
-	if errors.As(err, &tool) {
-		switch tool.Code {
-		case codeSessionExists:
-			err = nil
-		case codeLoginRefused:
-			err = Refuse(LoginRefused, "target %s at %s refuses the login of %s; the credentials in the volume's Secret, or what the storage permits, may have changed", t.Name, t.Portal, l.Initiator)
-		}
+	switch {
+	case hasCode(err, codeSessionExists):
+		err = nil
+	case hasCode(err, codeLoginRefused):
+		err = Refuse(LoginRefused, "target %s at %s refuses the login of %s; the credentials in the volume's Secret, or what the storage permits, may have changed", t.Name, t.Portal, l.Initiator)
 	}
 	if err == nil {
 		session, err = h.loggedIn(ctx, t, l.Initiator)
@@ -363,7 +353,7 @@ func (h *ISCSI) record(ctx context.Context, t Target, l Login) error {
 // loggedIn waits for the session after a login.
 func (h *ISCSI) loggedIn(ctx context.Context, t Target, initiator string) (Session, error) {
 	var session Session
-	found, err := until(ctx, patience, func() (bool, error) {
+	err := await(ctx, patience, func() (bool, error) {
 		sessions, err := h.SessionsTo(initiator, t)
 		i := slices.IndexFunc(sessions, Session.Works)
 		if err != nil || i < 0 {
@@ -371,10 +361,7 @@ func (h *ISCSI) loggedIn(ctx context.Context, t Target, initiator string) (Sessi
 		}
 		session = sessions[i]
 		return true, nil
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
-	}
+	}, "the login of %s to %s at %s made no session under that name", initiator, t.Name, t.Portal)
 	return session, err
 }
 
@@ -424,31 +411,20 @@ func (h *ISCSI) endIdle(ctx context.Context, s Session) (ended bool, err error) 
 		return false, err
 	}
 	_, err = h.run(ctx, "iscsiadm", "-m", "session", "-r", strconv.Itoa(s.ID), "--logout")
-	var tool *ToolError
-	if errors.As(err, &tool) && tool.Code == codeNoRecords {
-		err = nil
-	}
-	if err != nil {
+	if err != nil && !hasCode(err, codeNoRecords) {
 		return false, err
 	}
-	gone, err := until(ctx, patience, func() (bool, error) {
-		names, err := h.root.ReadDir("/sys/class/iscsi_session")
-		if errors.Is(err, fs.ErrNotExist) {
-			return true, nil
-		}
+	err = await(ctx, patience, func() (bool, error) {
+		names, err := list(h.root, "/sys/class/iscsi_session")
 		return err == nil && !slices.Contains(names, "session"+strconv.Itoa(s.ID)), err
-	})
-	if err == nil && !gone {
-		err = fmt.Errorf("session %d to %s still exists after %s", s.ID, s.Target.Name, patience)
-	}
-	return gone, err
+	}, "session %d to %s still exists after %s", s.ID, s.Target.Name, patience)
+	return err == nil, err
 }
 
 // forgetTarget removes open-iscsi's record of a target, with its credentials.
 func (h *ISCSI) forgetTarget(ctx context.Context, t Target, iface string) error {
 	_, err := h.run(ctx, "iscsiadm", "-m", "node", "-T", t.Name, "-p", t.Portal, "-I", iface, "-o", "delete")
-	var tool *ToolError
-	if errors.As(err, &tool) && tool.Code == codeNoRecords {
+	if hasCode(err, codeNoRecords) {
 		return nil
 	}
 	return err

@@ -33,12 +33,15 @@ type Local struct {
 	stuck map[string]int
 }
 
-// NewLocal returns the Root of the node whose root directory is mounted at the given
+// NewLocal returns the node whose root directory is mounted at the given
 // path. Tools run with that as their root directory, and are searched for in the given
 // directories before the usual ones.
 func NewLocal(at string, tools ...string) *Local {
 	return &Local{prefix: strings.TrimSuffix(filepath.Clean(at), "/"), tools: slices.Concat(tools, toolDirectories), stuck: map[string]int{}}
 }
+
+// Root returns the node as the Root of a Host.
+func (l *Local) Root() Root { return Root{l, l, l, l} }
 
 // Path converts a path on the node to this process's path for it. It contains no links,
 // because an absolute one would lead to this process's root directory.
@@ -227,9 +230,7 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 		return "", Refuse(MissingTool, "%s is not installed on the node", c.Tool)
 	}
 	limit := c.Limit
-	if limit == 0 {
-		limit = toolLimit
-	}
+	limit = cmp.Or(limit, toolLimit)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	arguments := c.Arguments
@@ -270,31 +271,45 @@ func (l *Local) Run(ctx context.Context, c Command) (string, error) {
 	return "", fmt.Errorf("%s: %w", c, err)
 }
 
-// bounded calls do, which may hang in the kernel, and gives up after a while. An
+// bounded calls do, as answered does.
+func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, do func() error) error {
+	_, err := answered(ctx, l, limit, what, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+// answered calls do, which may hang in the kernel, and gives up after a while. An
 // abandoned call continues in the background, and the same call is not tried again until
 // it has ended, because each try would cost a thread.
-func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, do func() error) error {
+func answered[T any](ctx context.Context, l *Local, limit time.Duration, what string, do func() (T, error)) (T, error) {
+	var none T
 	l.mu.Lock()
 	hangs := l.stuck[what] > 0
 	l.mu.Unlock()
 	if hangs {
-		return fmt.Errorf("%s is still hanging from an earlier attempt", what)
+		return none, fmt.Errorf("%s is still hanging from an earlier attempt", what)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- do() }()
+	type answer struct {
+		value T
+		err   error
+	}
+	ended := make(chan answer, 1)
+	go func() {
+		value, err := do()
+		ended <- answer{value, err}
+	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var reason error
 	select {
-	case err := <-ended:
-		return err
+	case a := <-ended:
+		return a.value, a.err
 	case <-timer.C:
 		reason = fmt.Errorf("%s did not finish within %s", what, limit)
 	case <-ctx.Done():
 		// A program killed because of the context will end soon.
 		select {
-		case err := <-ended:
-			return err
+		case a := <-ended:
+			return a.value, a.err
 		case <-time.After(killed):
 			reason = fmt.Errorf("%s was given up: %w", what, ctx.Err())
 		}
@@ -304,7 +319,7 @@ func (l *Local) bounded(ctx context.Context, limit time.Duration, what string, d
 		<-ended
 		l.count(what, -1)
 	}()
-	return reason
+	return none, reason
 }
 
 // TellsRBD reports whether the kernel has not answered an order for an image.

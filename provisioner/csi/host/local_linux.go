@@ -63,23 +63,19 @@ const (
 )
 
 // SCSI sends a command to a disk.
-func (l *Local) SCSI(ctx context.Context, disk string, command []byte, length int) (answer []byte, err error) {
-	err = l.bounded(ctx, deviceLimit, "the inquiry of "+disk, func() error {
+func (l *Local) SCSI(ctx context.Context, disk string, command []byte, length int) ([]byte, error) {
+	return answered(ctx, l, deviceLimit, "the inquiry of "+disk, func() ([]byte, error) {
 		file, err := os.OpenFile(l.Path("/dev/"+disk), os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
-		answer, err = generically(int(file.Fd()), command, length)
+		answer, err := generically(int(file.Fd()), command, length)
 		if err != nil {
-			return fmt.Errorf("SCSI command %#x to %s: %w", command[0], disk, err)
+			return nil, fmt.Errorf("SCSI command %#x to %s: %w", command[0], disk, err)
 		}
-		return nil
+		return answer, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer, nil
 }
 
 func generically(descriptor int, command []byte, length int) ([]byte, error) {
@@ -184,17 +180,17 @@ const (
 )
 
 // Identify sends the command to a controller.
-func (l *Local) Identify(ctx context.Context, controller string, structure byte, namespace uint32) (answer []byte, err error) {
-	err = l.bounded(ctx, deviceLimit, "the inquiry of "+controller, func() error {
+func (l *Local) Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error) {
+	return answered(ctx, l, deviceLimit, "the inquiry of "+controller, func() ([]byte, error) {
 		file, err := os.OpenFile(l.Path("/dev/"+controller), os.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
 		// The kernel gets the address of memory outside the garbage collector's control.
 		memory, err := unix.Mmap(-1, 0, identifyLength, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer unix.Munmap(memory) //nolint:errcheck // It was mapped above.
 		command := &adminCommand{
@@ -204,35 +200,30 @@ func (l *Local) Identify(ctx context.Context, controller string, structure byte,
 		status, _, errno := unix.Syscall(unix.SYS_IOCTL, file.Fd(), ioctlAdminCommand, uintptr(unsafe.Pointer(command)))
 		switch {
 		case errno != 0:
-			return fmt.Errorf("identify %d to %s: %w", structure, controller, errno)
+			return nil, fmt.Errorf("identify %d to %s: %w", structure, controller, errno)
 		case status&statusMask == statusInvalidField:
-			return ErrNotSupported
+			return nil, ErrNotSupported
 		case status&statusMask == statusInvalidNamespace:
-			return fmt.Errorf("%s: %w", controller, ErrNoNamespace)
+			return nil, fmt.Errorf("%s: %w", controller, ErrNoNamespace)
 		case status != 0:
-			return fmt.Errorf("identify %d to %s: status %#x", structure, controller, status)
+			return nil, fmt.Errorf("identify %d to %s: status %#x", structure, controller, status)
 		}
-		answer = append([]byte(nil), memory...)
-		return nil
+		return append([]byte(nil), memory...), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return answer, nil
 }
 
 // ReadDevice bypasses the page cache, which may hold data of an earlier disk.
-func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, length int) (content []byte, err error) {
-	err = l.bounded(ctx, deviceLimit, "reading "+device, func() error {
+func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error) {
+	return answered(ctx, l, deviceLimit, "reading "+device, func() ([]byte, error) {
 		file, err := os.OpenFile(l.Path("/dev/"+device), os.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer file.Close() //nolint:errcheck // Nothing was written.
 		// The kernel requires page-aligned memory.
 		memory, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer unix.Munmap(memory) //nolint:errcheck // It was mapped above.
 		read := 0
@@ -240,50 +231,35 @@ func (l *Local) ReadDevice(ctx context.Context, device string, offset int64, len
 			n, err := file.ReadAt(memory[read:], offset+int64(read))
 			read += n
 			if err != nil {
-				return fmt.Errorf("%d bytes at %d of %s: %w", length, offset, device, err)
+				return nil, fmt.Errorf("%d bytes at %d of %s: %w", length, offset, device, err)
 			}
 		}
-		content = append([]byte(nil), memory...)
-		return nil
+		return append([]byte(nil), memory...), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return content, nil
 }
 
 // Claimed tries to open the device exclusively.
-func (l *Local) Claimed(ctx context.Context, device string) (claimed bool, err error) {
-	err = l.bounded(ctx, deviceLimit, "opening "+device, func() error {
+func (l *Local) Claimed(ctx context.Context, device string) (bool, error) {
+	return answered(ctx, l, deviceLimit, "opening "+device, func() (bool, error) {
 		file, err := os.OpenFile(l.Path("/dev/"+device), os.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.EBUSY) {
-			claimed = true
-			return nil
+			return true, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
-		return file.Close()
+		return false, file.Close()
 	})
-	if err != nil {
-		return false, err
-	}
-	return claimed, nil
 }
 
 // usageLimit is short, because kubelet asks often and waits for the answer.
 const usageLimit = 5 * time.Second
 
 // Usage reads how full a mounted filesystem is.
-func (l *Local) Usage(ctx context.Context, path string) (usage Usage, err error) {
-	var found unix.Statfs_t
-	err = l.bounded(ctx, usageLimit, "the statistics of "+path, func() error {
-		var mine unix.Statfs_t
-		err := unix.Statfs(l.Path(path), &mine)
-		if err == nil {
-			found = mine
-		}
-		return err
+func (l *Local) Usage(ctx context.Context, path string) (Usage, error) {
+	found, err := answered(ctx, l, usageLimit, "the statistics of "+path, func() (found unix.Statfs_t, err error) {
+		err = unix.Statfs(l.Path(path), &found)
+		return found, err
 	})
 	if err != nil {
 		return Usage{}, err

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
@@ -222,10 +221,7 @@ func (c *Crypt) Open(ctx context.Context, device, name string, passphrases []str
 	return opened, err
 }
 
-func isWrongPassphrase(err error) bool {
-	var tool *ToolError
-	return errors.As(err, &tool) && tool.Code == wrongPassphrase
-}
+func isWrongPassphrase(err error) bool { return hasCode(err, wrongPassphrase) }
 
 // Opens reports whether a passphrase opens the header of a device, open or not.
 func (c *Crypt) Opens(ctx context.Context, device, passphrase string) (bool, error) {
@@ -315,8 +311,8 @@ const maxSlots = 32
 // OpenedAs returns the kernel's name of what Open opened under a name; empty if there
 // is none.
 func (c *Crypt) OpenedAs(name string) (string, error) {
-	devices, err := c.host.root.ReadDir("/sys/block")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	devices, err := list(c.host.root, "/sys/block")
+	if err != nil {
 		return "", err
 	}
 	for _, device := range devices {

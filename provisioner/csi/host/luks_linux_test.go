@@ -63,7 +63,8 @@ func TestHeadersOfCryptsetup(t *testing.T) {
 			if err != nil || !ended {
 				t.Fatal(err, ended)
 			}
-			crypt := NewCrypt(New(fileRoot{file: file}, slog.New(slog.DiscardHandler)))
+			disk := fileRoot{file: file}
+			crypt := NewCrypt(New(Root{Files: disk, Devices: disk}, slog.New(slog.DiscardHandler)))
 			for point := range killPoints {
 				empty()
 				if _, _, err := killpoint.Run(all*point/killPoints, tool, format...); err != nil {
@@ -87,7 +88,8 @@ func TestHeadersOfCryptsetup(t *testing.T) {
 
 // fileRoot is a node whose only disk is a file.
 type fileRoot struct {
-	Root
+	Files
+	Devices
 	file string
 }
 

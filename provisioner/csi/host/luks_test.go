@@ -10,7 +10,7 @@ import (
 // all its data. A header that the node cannot read, because the volume is being encrypted
 // anew or the header is larger than what is read, is no remains of an interrupted format.
 func TestNoAdviceDestroysAHeader(t *testing.T) {
-	crypt := NewCrypt(New(nil, slog.New(slog.DiscardHandler)))
+	crypt := NewCrypt(New(Root{}, slog.New(slog.DiscardHandler)))
 	for name, change := range map[string]func([]byte){
 		"a volume that is being encrypted anew": func(c []byte) {
 			copy(c[luks2JSON:], `{"keyslots": {"0": {}}, "segments": {"0": {"offset": "16777216"}, "1": {"offset": "26777216"}}}`+"\x00")

@@ -101,14 +101,10 @@ func (h *SCSI) Extend(ctx context.Context, device, id string, d Disk) error {
 	if err := h.offer(ctx, []Disk{d}, true); err != nil {
 		return err
 	}
-	joined, err := until(ctx, mapPatience, func() (bool, error) {
+	return await(ctx, mapPatience, func() (bool, error) {
 		found, err := h.mapOf(d.Name)
 		return found == device && h.MapID(found) == id, err
-	})
-	if err == nil && !joined {
-		err = fmt.Errorf("multipathd did not add %s to %s in %s; see multipath -v3", d.Name, device, mapPatience)
-	}
-	return err
+	}, "multipathd did not add %s to %s in %s; see multipath -v3", d.Name, device, mapPatience)
 }
 
 // offer adds the disks to multipathd, which would not accept a single new one by itself.
@@ -237,14 +233,10 @@ func (h *SCSI) leaveMap(ctx context.Context, disk string, foreign func(device st
 	if _, err := h.run(ctx, "multipathd", "del", "path", disk); err != nil {
 		return err
 	}
-	left, err := until(ctx, mapPatience, func() (bool, error) {
+	return await(ctx, mapPatience, func() (bool, error) {
 		device, err := h.mapOf(disk)
 		return device == "", err
-	})
-	if err == nil && !left {
-		err = fmt.Errorf("disk %s is still a path of %s after %s", disk, device, mapPatience)
-	}
-	return err
+	}, "disk %s is still a path of %s after %s", disk, device, mapPatience)
 }
 
 // FailEmptyMap makes the map with an ID fail its blocked requests if it has lost all its

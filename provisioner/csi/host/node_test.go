@@ -27,8 +27,8 @@ type owners struct {
 	*host.NVMe
 }
 
-func over(n host.Root) owners {
-	h := host.New(n, slog.New(slog.NewTextHandler(io.Discard, nil)))
+func over(n *csinode.Node) owners {
+	h := host.New(n.Root(), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	scsi := &host.SCSI{Host: h}
 	return owners{h, scsi, &host.ISCSI{SCSI: scsi}, &host.FibreChannel{SCSI: scsi}, &host.NVMe{Host: h}}
 }

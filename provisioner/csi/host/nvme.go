@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -130,10 +131,7 @@ func (h *NVMe) ReadNames() (NVMeHost, error) {
 // Controllers lists the controllers of a subsystem, including other programs'
 // connections.
 func (h *NVMe) Controllers(subsystem string) ([]Controller, error) {
-	names, err := h.root.ReadDir("/sys/class/nvme")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, "/sys/class/nvme")
 	if err != nil {
 		return nil, err
 	}
@@ -192,14 +190,11 @@ func (h *NVMe) Connect(ctx context.Context, subsystem, portal string, as NVMeHos
 
 // connected waits until a controller works, or until there is none.
 func (h *NVMe) connected(ctx context.Context, subsystem, portal string, limit time.Duration) (exists bool, err error) {
-	settled, err := until(ctx, limit, func() (bool, error) {
+	err = await(ctx, limit, func() (bool, error) {
 		found, err := h.controllersAt(subsystem, portal)
 		exists = len(found) > 0
 		return !exists || slices.ContainsFunc(found, func(c Controller) bool { return c.State == live }), err
-	})
-	if err == nil && !settled {
-		err = fmt.Errorf("the connection to %s at %s is lost", subsystem, portal)
-	}
+	}, "the connection to %s at %s is lost", subsystem, portal)
 	return exists, err
 }
 
@@ -210,13 +205,9 @@ func (h *NVMe) Disconnect(ctx context.Context, c Controller) error {
 	if err := h.root.Set(ctx, directory+"/delete_controller", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("disconnect %s from %s: %w", c.Name, c.Subsystem, err)
 	}
-	gone, err := until(ctx, patience, func() (bool, error) {
+	return await(ctx, patience, func() (bool, error) {
 		return h.attribute(directory+"/subsysnqn") != c.Subsystem, nil
-	})
-	if err == nil && !gone {
-		err = fmt.Errorf("controller %s of %s still exists after %s", c.Name, c.Subsystem, patience)
-	}
-	return err
+	}, "controller %s of %s still exists after %s", c.Name, c.Subsystem, patience)
 }
 
 // NamespaceOf returns the namespace of the disk with a name.
@@ -231,10 +222,7 @@ func (h *NVMe) NamespaceOf(disk string) (Namespace, bool) {
 
 // NamespacesOf returns the names of the disks of a subsystem.
 func (h *NVMe) NamespacesOf(subsystem string) ([]string, error) {
-	names, err := h.root.ReadDir("/sys/block")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, "/sys/block")
 	return slices.DeleteFunc(names, func(name string) bool {
 		at, ok := h.NamespaceOf(name)
 		return !ok || at.Subsystem != subsystem
@@ -281,9 +269,7 @@ func (i identified) is(identity string) bool {
 	kind, value, _ := strings.Cut(identity, ".")
 	value = digitsOf(value)
 	uuid := digitsOf(i.uuid)
-	if uuid == "" {
-		uuid = i.nguid
-	}
+	uuid = cmp.Or(uuid, i.nguid)
 	return value != "" && (kind == "uuid" && value == uuid || kind == "eui" && (value == i.nguid || i.nguid == "" && value == i.eui))
 }
 

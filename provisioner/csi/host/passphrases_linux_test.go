@@ -54,7 +54,7 @@ func realHeader(t *testing.T, passphrases ...string) (*Crypt, *keyslots) {
 	if err := errors.Join(os.WriteFile(k.file, nil, 0o600), os.Truncate(k.file, 32<<20)); err != nil {
 		t.Fatal(err)
 	}
-	c := NewCrypt(New(k, slog.New(slog.DiscardHandler)))
+	c := NewCrypt(New(Root{Files: k, Devices: k, Tools: k}, slog.New(slog.DiscardHandler)))
 	if err := c.Format(t.Context(), "sdb", volume, Encryption{Version: 2}, passphrases[0]); err != nil {
 		t.Skipf("cryptsetup does not run here: %v", err)
 	}

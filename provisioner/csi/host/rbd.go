@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -211,10 +210,7 @@ const noSnapshot = "-"
 
 // mapped lists the images that this plugin has mapped.
 func (r *RBD) mapped() ([]MappedImage, error) {
-	numbers, err := r.host.root.ReadDir(rbdBus + "/devices")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	numbers, err := list(r.host.root, rbdBus+"/devices")
 	var found []MappedImage
 	for _, number := range numbers {
 		if m, ours := r.mapping(number); ours {
@@ -286,13 +282,10 @@ func (r *RBD) Map(ctx context.Context, i Image, how Sharing, user CephUser) (Dis
 		return Disk{}, errors.Join(noLock(i), r.Unmap(ctx, all[0]))
 	}
 	disk := all[0].disk()
-	ready, err := until(ctx, patience, func() (bool, error) {
+	err = await(ctx, patience, func() (bool, error) {
 		size, err := r.host.Size(disk.Name)
 		return err == nil && size == disk.Bytes, nil
-	})
-	if err == nil && !ready {
-		err = fmt.Errorf("image %s has no device %s of %d bytes after %s", i, disk.Name, disk.Bytes, patience)
-	}
+	}, "image %s has no device %s of %d bytes after %s", i, disk.Name, disk.Bytes, patience)
 	return disk, err
 }
 

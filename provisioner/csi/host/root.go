@@ -4,49 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Root is what a Host reads and changes. Paths are absolute paths on the node.
-type Root interface {
+// Root is what a Host reads and changes, by the parts of a node. One value may be all of
+// them, such as a Local.
+type Root struct {
 	Files
 	Devices
 	Tools
+	Network
+}
+
+// Network is the node's.
+type Network interface {
 	// Dial connects to a TCP address, and disconnects again.
 	Dial(ctx context.Context, address string) error
 }
 
-// Files are the node's files.
+// Files are the node's files. Paths are absolute paths on the node.
 type Files interface {
-	FileReader
+	ReadFile(path string) ([]byte, error)
+	// Resolve returns a path without symbolic links. Missing parts stay as they are.
+	Resolve(path string) string
+	// ReadDir lists the names in a directory.
+	ReadDir(path string) ([]string, error)
 	// Set writes an attribute of sysfs.
 	Set(ctx context.Context, path, value string) error
-	// Replace writes a whole file. If the node stops at any time, the file has either its
-	// old or its new content.
-	Replace(path string, content []byte) error
 	// MakeDir makes a directory and those above it.
 	MakeDir(path string) error
 	// MakeFile makes an empty file if there is none.
 	MakeFile(path string) error
 	// Remove removes a file or an empty directory. It succeeds if there is none.
 	Remove(path string) error
-	// Lock takes a lock that no other process of the node can hold at the same time, and
-	// that ends with this process. Without wait, it returns ErrLocked if the lock is
-	// taken.
-	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
-}
-
-// FileReader reads the node's files.
-type FileReader interface {
-	ReadFile(path string) ([]byte, error)
-	// Resolve returns a path without symbolic links. Missing parts stay as they are.
-	Resolve(path string) string
-	// ReadDir lists the names in a directory.
-	ReadDir(path string) ([]string, error)
-	// Modified returns when a file was last written.
-	Modified(path string) (time.Time, error)
 }
 
 // Devices are the node's block devices, by their kernel names.
@@ -144,6 +137,12 @@ func (e *ToolError) Error() string {
 	return fmt.Sprintf("%s failed with code %d: %s", e.Command, e.Code, output)
 }
 
+// hasCode reports whether a program failed with an exit code.
+func hasCode(err error, code int) bool {
+	var tool *ToolError
+	return errors.As(err, &tool) && tool.Code == code
+}
+
 func (h *Host) run(ctx context.Context, tool string, arguments ...string) (string, error) {
 	return h.call(ctx, Command{Tool: tool, Arguments: arguments})
 }
@@ -199,6 +198,15 @@ func (h *Host) Booted() (time.Time, error) {
 		}
 	}
 	return time.Time{}, errors.New("/proc/stat does not say when the node started")
+}
+
+// list lists the names in a directory; none if it does not exist.
+func list(files Files, path string) ([]string, error) {
+	names, err := files.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // attribute reads a file of sysfs. If there is none, it returns an empty string.

@@ -84,11 +84,8 @@ func (h *SCSI) diskAt(a Address) (name string, known bool, err error) {
 	} else if err != nil {
 		return "", false, err
 	}
-	names, err := h.root.ReadDir(a.directory() + "/block")
+	names, err := list(h.root, a.directory()+"/block")
 	if err != nil || len(names) == 0 {
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			return "", true, nil
-		}
 		return "", true, err
 	}
 	return names[0], true, nil
@@ -113,10 +110,7 @@ func (h *SCSI) AddressOf(disk string) (Address, error) {
 // DisksOf lists the addresses of a host's devices that hold data. Arrays also show
 // controllers and enclosures, which do not keep a session in use.
 func (h *SCSI) DisksOf(host int) ([]Address, error) {
-	names, err := h.root.ReadDir("/sys/class/scsi_device")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := list(h.root, "/sys/class/scsi_device")
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +145,7 @@ const scanPause = 2 * time.Second
 func (h *SCSI) Scan(ctx context.Context, a Address) (string, error) {
 	var name string
 	var scanned time.Time
-	found, err := until(ctx, patience, func() (bool, error) {
+	err := await(ctx, patience, func() (bool, error) {
 		var known bool
 		var err error
 		if name, known, err = h.diskAt(a); err != nil || name != "" {
@@ -165,10 +159,7 @@ func (h *SCSI) Scan(ctx context.Context, a Address) (string, error) {
 			scanned = time.Now()
 		}
 		return false, nil
-	})
-	if err == nil && !found {
-		err = fmt.Errorf("the storage exposed no disk at %s within %s", a, patience)
-	}
+	}, "the storage exposed no disk at %s within %s", a, patience)
 	return name, err
 }
 
@@ -188,14 +179,10 @@ func (h *SCSI) RemoveDisk(ctx context.Context, a Address) error {
 	if err := h.root.Set(ctx, a.directory()+"/delete", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove disk %s: %w", a, err)
 	}
-	gone, err := until(ctx, patience, func() (bool, error) {
+	return await(ctx, patience, func() (bool, error) {
 		_, known, err := h.diskAt(a)
 		return !known, err
-	})
-	if err == nil && !gone {
-		err = fmt.Errorf("disk %s (%s) still exists after %s", name, a, patience)
-	}
-	return err
+	}, "disk %s (%s) still exists after %s", name, a, patience)
 }
 
 // dead are the errors of a device that will never answer again. A device that does not

@@ -72,7 +72,7 @@ func newFixture(t *testing.T) *fixture {
 // start makes a service, as when the plugin starts.
 func (f *fixture) start() {
 	f.t.Helper()
-	service, err := New(Options{Root: f.node, RBD: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
+	service, err := New(Options{Root: f.node.Root(), Files: f.node, RBD: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.Level(-10)}))})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -155,7 +155,7 @@ func TestADiskThatCinderNamesIsProven(t *testing.T) {
 // with starts the service with other options.
 func (f *fixture) with(change func(*Options)) {
 	f.t.Helper()
-	o := Options{Root: f.node, RBD: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, nil))}
+	o := Options{Root: f.node.Root(), Files: f.node, RBD: f.node, StateDir: stateDir, NodeName: nodeName, Observer: f, Logger: slog.New(slog.NewTextHandler(&f.log, nil))}
 	change(&o)
 	service, err := New(o)
 	if err != nil {

@@ -7,10 +7,24 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
-// protocol brings a volume's disks to the node.
-type protocol interface {
+// protocol brings volumes to the node by the storage's protocol.
+type protocol struct {
 	identity
 	disks
+	attacher
+}
+
+// by returns the protocol that one value implements.
+func by[P interface {
+	identity
+	disks
+	attacher
+}](p P) protocol {
+	return protocol{p, p, p}
+}
+
+// attacher brings a volume's disks to the node.
+type attacher interface {
 	// check refuses an invalid connection.
 	check(wire.Connection) error
 	// attach attaches the disks of a record's paths, proves that they are one volume, and

@@ -146,9 +146,7 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 		return capability{}, invalid("volume mount groups are not supported; kubelet changes the group of the files")
 	}
 	read.filesystem = mount.GetFsType()
-	if read.filesystem == "" {
-		read.filesystem = host.Ext4
-	}
+	read.filesystem = cmp.Or(read.filesystem, host.Ext4)
 	if read.filesystem != host.Ext4 && read.filesystem != host.XFS {
 		return capability{}, invalid("filesystem %q is not supported; ext4 and xfs are", read.filesystem)
 	}

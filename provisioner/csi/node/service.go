@@ -18,10 +18,10 @@ import (
 
 // Options configure a Service.
 type Options struct {
-	// Root is the node.
-	Root host.Root
-	// RBD is the node's client of Ceph, which Root is, too.
-	RBD host.RBDKernel
+	// Root is the node, Files its files, and RBD its client of Ceph.
+	Root  host.Root
+	Files Files
+	RBD   host.RBDKernel
 	// StateDir is the directory of the records on the node.
 	StateDir string
 	// NodeName is the name of the Node object.
@@ -84,16 +84,16 @@ func New(o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Service{host: h, state: &state{o.Root, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: newTurns()}
+	s := &Service{host: h, state: &state{o.Files, o.StateDir, boot, h.MapID}, name: o.NodeName, make: o.MakeOptions, reporter: o.Reporter, observer: o.Observer, logger: o.Logger, turns: newTurns()}
 	s.limiter = limiter{h, o.Observer, o.Logger, cgroupPatience}
 	s.encrypted = encrypted{h, host.NewCrypt(node), s.state, o.Logger}
 	common := scsi{h, s.state, o.Observer, o.Logger}
 	s.protocols = map[string]protocol{
-		protocolISCSI:        &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
-		protocolISER:         &iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}},
-		protocolNVMeOF:       &nvme{&host.NVMe{Host: node}, s.state, o.Observer, o.Logger},
-		protocolFibreChannel: &fibreChannel{common, &host.FibreChannel{SCSI: h}},
-		protocolRBD:          &rbd{host.NewRBD(node, o.RBD), s.state, o.Observer, o.Logger},
+		protocolISCSI:        by(&iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "default", replacement: o.Replacement, failed: map[host.Target]time.Time{}}),
+		protocolISER:         by(&iscsi{scsi: common, sessions: &host.ISCSI{SCSI: h}, iface: "iser", replacement: o.Replacement, failed: map[host.Target]time.Time{}}),
+		protocolNVMeOF:       by(&nvme{&host.NVMe{Host: node}, s.state, o.Observer, o.Logger}),
+		protocolFibreChannel: by(&fibreChannel{common, &host.FibreChannel{SCSI: h}}),
+		protocolRBD:          by(&rbd{host.NewRBD(node, o.RBD), s.state, o.Observer, o.Logger}),
 	}
 	return s, nil
 }

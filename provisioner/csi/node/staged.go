@@ -1,10 +1,8 @@
 package node
 
-import "github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
-
 // StagedVolumes returns the volumes of which a node has anything in this boot, whether or
 // not their state files can be read.
-func StagedVolumes(files host.Files, stateDir, boot string) ([]string, error) {
+func StagedVolumes(files Files, stateDir, boot string) ([]string, error) {
 	s := &state{files: files, dir: stateDir, boot: boot}
 	records, err := s.all()
 	var volumes []string
@@ -16,7 +14,7 @@ func StagedVolumes(files host.Files, stateDir, boot string) ([]string, error) {
 
 // StagedPassphrases returns what was proven of the passphrases of the staged volumes that
 // get a new one.
-func StagedPassphrases(files host.Files, stateDir, boot string) (map[string][]string, error) {
+func StagedPassphrases(files Files, stateDir, boot string) (map[string][]string, error) {
 	s := &state{files: files, dir: stateDir, boot: boot}
 	records, err := s.all()
 	proven := map[string][]string{}

@@ -103,9 +103,27 @@ func (r *record) volumeID() string {
 	return handle.ID
 }
 
+// Files are those that a Service keeps on the node. Paths are absolute paths there.
+type Files interface {
+	ReadFile(path string) ([]byte, error)
+	// ReadDir lists the names in a directory.
+	ReadDir(path string) ([]string, error)
+	// Modified returns when a file was last written.
+	Modified(path string) (time.Time, error)
+	// Replace writes a whole file. If the node stops at any time, the file has either its
+	// old or its new content.
+	Replace(path string, content []byte) error
+	// Remove removes a file. It succeeds if there is none.
+	Remove(path string) error
+	// Lock takes a lock that no other process of the node can hold at the same time, and
+	// that ends with this process. Without wait, it returns host.ErrLocked if the lock is
+	// taken.
+	Lock(ctx context.Context, path string, wait bool) (release func(), err error)
+}
+
 // state holds the records, which are files on the node.
 type state struct {
-	files host.Files
+	files Files
 	dir   string
 	boot  string
 	// mapID returns the ID of a map.

@@ -188,7 +188,7 @@ func (s *Service) note(r *record) {
 func (s *Service) protocolOf(r *record) (protocol, error) {
 	found, known := s.protocols[r.Protocol]
 	if !known {
-		return nil, fmt.Errorf("volume %s was staged by protocol %q, which this plugin does not know", r.Volume, r.Protocol)
+		return protocol{}, fmt.Errorf("volume %s was staged by protocol %q, which this plugin does not know", r.Volume, r.Protocol)
 	}
 	return found, nil
 }

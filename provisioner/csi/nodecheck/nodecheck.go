@@ -62,8 +62,8 @@ type Options struct {
 
 	// Timeout bounds the whole check; zero means defaultTimeout.
 	Timeout time.Duration
-	// Root is the node; nil for the one at HostRoot.
-	Root host.Root
+	// Files are the node's; nil for those at HostRoot.
+	Files Files
 	// Peers lists the other nodes of the cluster; nil asks the API server, if there is an
 	// account for it.
 	Peers Peers
@@ -181,7 +181,7 @@ func printable(text string) string {
 // checker makes one report.
 type checker struct {
 	o        Options
-	root     host.Root
+	root     reader
 	host     *host.Host
 	scsi     *host.SCSI
 	distro   string
@@ -196,14 +196,15 @@ const defaultTimeout = time.Minute
 func Run(ctx context.Context, o Options) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, defaultTimeout))
 	defer cancel()
-	if o.Root == nil {
-		o.Root = host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
+	local := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
+	if o.Files == nil {
+		o.Files = local
 	}
-	root := reader{o.Root, ctx}
+	root := reader{o.Files, local, ctx}
 	if _, err := root.ReadDir("/proc/1"); err != nil {
 		return Report{}, fmt.Errorf("--host-root %s is not the root directory of a node, or lacks its /proc; mount the node's / there: %w", o.HostRoot, err)
 	}
-	h := host.New(root, slog.New(slog.DiscardHandler))
+	h := host.New(host.Root{Files: root, Devices: devices{local}, Tools: root, Network: local}, slog.New(slog.DiscardHandler))
 	c := &checker{o: o, root: root, host: h, scsi: &host.SCSI{Host: h}}
 	c.distro = c.distribution()
 	if c.o.NodeName == "" {

@@ -388,7 +388,7 @@ func TestThePodOfTheExampleChecks(t *testing.T) {
 
 // unreadable is a node one of whose files may not be read.
 type unreadable struct {
-	host.Root
+	Files
 	file string
 }
 
@@ -396,7 +396,7 @@ func (u unreadable) ReadFile(path string) ([]byte, error) {
 	if path == u.file {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
 	}
-	return u.Root.ReadFile(path)
+	return u.Files.ReadFile(path)
 }
 
 // TestNoRemedyReplacesAFileThatIsThere: what cannot be read may be what storage knows the
@@ -404,7 +404,7 @@ func (u unreadable) ReadFile(path string) ([]byte, error) {
 func TestNoRemedyReplacesAFileThatIsThere(t *testing.T) {
 	for file, protocol := range map[string]string{multipathFile: multipath, initiatorFile: iscsi, "/etc/nvme/hostnqn": nvmeof} {
 		dir := write(t, prepared())
-		report := check(t, Options{HostRoot: dir, Root: unreadable{host.NewLocal(dir), file}, Mode: csi, Protocols: []string{protocol}, Peers: cluster})
+		report := check(t, Options{HostRoot: dir, Files: unreadable{host.NewLocal(dir), file}, Mode: csi, Protocols: []string{protocol}, Peers: cluster})
 		seen := false
 		for _, c := range report.Checks {
 			if strings.Contains(c.Found, "permission denied") {

@@ -9,11 +9,19 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/host"
 )
 
-// reader is a node that cannot be changed, and whose files cannot hang: a path may lead to
-// a pipe, or to a server that is gone. Its Root bounds their bytes.
+// Files are the node's.
+type Files interface {
+	host.Files
+	// Modified returns when a file was last written.
+	Modified(path string) (time.Time, error)
+}
+
+// reader has the files and programs of a node that cannot be changed, and where nothing can
+// hang: a path may lead to a pipe, or to a server that is gone. Its Files bound their bytes.
 type reader struct {
-	host.Root
-	ctx context.Context // Calls for files have none.
+	Files
+	tools host.Tools
+	ctx   context.Context // Calls for files have none.
 }
 
 // readLimit bounds the wait for one file. A call that hangs is abandoned with its thread,
@@ -41,14 +49,14 @@ func bounded[T any](r reader, path string, read func(string) (T, error)) (T, err
 	}
 }
 
-func (r reader) ReadFile(path string) ([]byte, error) { return bounded(r, path, r.Root.ReadFile) }
+func (r reader) ReadFile(path string) ([]byte, error) { return bounded(r, path, r.Files.ReadFile) }
 
-func (r reader) ReadDir(path string) ([]string, error) { return bounded(r, path, r.Root.ReadDir) }
+func (r reader) ReadDir(path string) ([]string, error) { return bounded(r, path, r.Files.ReadDir) }
 
-func (r reader) Modified(path string) (time.Time, error) { return bounded(r, path, r.Root.Modified) }
+func (r reader) Modified(path string) (time.Time, error) { return bounded(r, path, r.Files.Modified) }
 
 func (r reader) Has(tool string) bool {
-	found, _ := bounded(r, tool, func(tool string) (bool, error) { return r.Root.Has(tool), nil })
+	found, _ := bounded(r, tool, func(tool string) (bool, error) { return r.tools.Has(tool), nil })
 	return found
 }
 
@@ -57,12 +65,12 @@ var errReadOnly = errors.New("a check changes nothing")
 // Run runs nothing: even a question can start a daemon through its socket.
 func (reader) Run(context.Context, host.Command) (string, error) { return "", errReadOnly }
 
-func (reader) Set(context.Context, string, string) error         { return errReadOnly }
-func (reader) Replace(string, []byte) error                      { return errReadOnly }
-func (reader) MakeDir(string) error                              { return errReadOnly }
-func (reader) MakeFile(string) error                             { return errReadOnly }
-func (reader) Remove(string) error                               { return errReadOnly }
-func (reader) ConnectNVMe(context.Context, string, string) error { return errReadOnly }
-func (reader) Lock(context.Context, string, bool) (func(), error) {
-	return nil, errReadOnly
-}
+func (reader) Set(context.Context, string, string) error { return errReadOnly }
+func (reader) MakeDir(string) error                      { return errReadOnly }
+func (reader) MakeFile(string) error                     { return errReadOnly }
+func (reader) Remove(string) error                       { return errReadOnly }
+
+// devices are those of a node that cannot be changed.
+type devices struct{ host.Devices }
+
+func (devices) ConnectNVMe(context.Context, string, string) error { return errReadOnly }

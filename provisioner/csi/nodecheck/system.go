@@ -1,6 +1,7 @@
 package nodecheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,9 +140,7 @@ func (c *checker) module(name string) {
 		ubuntu: "apt-get install linux-modules-extra-$(uname -r)",
 		redHat: "dnf install kernel-modules-$(uname -r)",
 	}[c.distro]
-	if remedy == "" {
-		remedy = "install the kernel's package with " + name
-	}
+	remedy = cmp.Or(remedy, "install the kernel's package with "+name)
 	c.fail(what, "kernel "+release+" does not have it", remedy)
 }
 

@@ -31,7 +31,7 @@ type Options struct {
 	ResultFile string
 	wire.Growth
 
-	// Root is the node; nil for the one at HostRoot.
+	// Root is the node; empty for the one at HostRoot.
 	Root   host.Root
 	Logger *slog.Logger
 }
@@ -73,8 +73,8 @@ func (o *Options) Complete() error {
 
 // Run grows the filesystem, and writes what came of it.
 func Run(ctx context.Context, o Options) (wire.Grown, error) {
-	if o.Root == nil {
-		o.Root = host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
+	if o.Root == (host.Root{}) {
+		o.Root = host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...).Root()
 	}
 	disks := &host.SCSI{Host: host.New(o.Root, o.Logger)}
 	g := &grower{Options: o, host: disks, sessions: &host.ISCSI{SCSI: disks}, ports: &host.FibreChannel{SCSI: disks}}

@@ -40,7 +40,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	w := &world{node: csinode.New(), volume: &csinode.Volume{Bytes: gibibyte, Filesystem: host.Ext4, UUID: "6f3d7f7c-8b0f-4b43-8d4e-3f3b9d3f6a11", FilesystemBytes: gibibyte}}
 	w.options = Options{
-		KubeletDir: "/var/lib/kubelet", Root: w.node, Logger: slog.New(slog.DiscardHandler), ResultFile: filepath.Join(t.TempDir(), "result"),
+		KubeletDir: "/var/lib/kubelet", Root: w.node.Root(), Logger: slog.New(slog.DiscardHandler), ResultFile: filepath.Join(t.TempDir(), "result"),
 		Growth: wire.Growth{PersistentVolume: "pvc-1", Disks: []string{wire.DiskAt(iqn, 1)}, Pods: []string{"p2", podUID}, Bytes: 2 * gibibyte},
 	}
 	return w

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,13 +91,9 @@ func (o *Options) Complete(getenv func(string) string) error {
 	if o.Namespace == "" {
 		o.Namespace = getenv("POD_NAMESPACE")
 	}
-	if o.Endpoint == "" {
-		o.Endpoint = path.Join(o.KubeletDir, "plugins", wire.DriverName, "csi.sock")
-	}
+	o.Endpoint = cmp.Or(o.Endpoint, path.Join(o.KubeletDir, "plugins", wire.DriverName, "csi.sock"))
 	o.Endpoint = strings.TrimPrefix(o.Endpoint, "unix://")
-	if o.RegistrationDir == "" {
-		o.RegistrationDir = path.Join(o.KubeletDir, "plugins_registry")
-	}
+	o.RegistrationDir = cmp.Or(o.RegistrationDir, path.Join(o.KubeletDir, "plugins_registry"))
 	var problems []error
 	if o.NodeName == "" {
 		problems = append(problems, errors.New("--node-name is required, or the variable NODE_NAME"))
@@ -134,7 +131,7 @@ func Run(ctx context.Context, o Options) error {
 	debug.SetGCPercent(garbageShare)
 	root := host.NewLocal(o.HostRoot, filepath.SplitList(o.ToolDirectories)...)
 	metrics := NewMetrics(o.Registry)
-	options := node.Options{Root: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
+	options := node.Options{Root: root.Root(), Files: root, RBD: root, StateDir: o.StateDir, NodeName: o.NodeName, Replacement: o.Replacement, Observer: metrics, Logger: o.Logger,
 		MakeOptions: map[string][]string{host.Ext4: strings.Fields(o.MakeExt4), host.XFS: strings.Fields(o.MakeXFS)}}
 	var config *rest.Config
 	var reporter *staged.Reporter
@@ -179,6 +176,12 @@ func Run(ctx context.Context, o Options) error {
 		return server
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	run := func(do func(ctx context.Context)) {
+		group.Go(func() error {
+			do(ctx)
+			return nil
+		})
+	}
 	if o.Listen != "" {
 		listener, err := net.Listen("tcp", o.Listen)
 		if err != nil {
@@ -187,21 +190,16 @@ func Run(ctx context.Context, o Options) error {
 		group.Go(func() error { return serveHTTP(ctx, listener, o.Registry, root.Path(o.Endpoint), o.Logger) })
 	}
 	if o.Report {
-		group.Go(func() error {
-			reporter.Run(ctx)
-			return nil
-		})
-		group.Go(func() error {
+		run(reporter.Run)
+		run(func(ctx context.Context) {
 			orders.Recover(ctx)
 			orders.Run(ctx)
-			return nil
 		})
 	}
-	group.Go(func() error {
+	run(func(ctx context.Context) {
 		service.Tidy(ctx)
 		debug.FreeOSMemory()
 		paths.Keep(ctx)
-		return nil
 	})
 	group.Go(func() error {
 		return registration.Keep(ctx, root.Path(o.Endpoint), serveCSI, o.DrainTimeout, o.Logger)
@@ -209,15 +207,12 @@ func Run(ctx context.Context, o Options) error {
 	group.Go(func() error {
 		return registration.Keep(ctx, root.Path(registrationSocket), serveRegistration, 0, o.Logger)
 	})
-	group.Go(func() error {
-		registrar.WarnUnlessAsked(ctx, registrationSocket)
-		return nil
-	})
+	run(func(ctx context.Context) { registrar.WarnUnlessAsked(ctx, registrationSocket) })
 	return group.Wait()
 }
 
 // reporter makes the Reporter of this node.
-func (o *Options) reporter(config *rest.Config, root host.Root) (*staged.Reporter, error) {
+func (o *Options) reporter(config *rest.Config, root *host.Local) (*staged.Reporter, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = reportTimeout
 	client, err := coordinationclient.NewForConfig(config)
@@ -225,7 +220,7 @@ func (o *Options) reporter(config *rest.Config, root host.Root) (*staged.Reporte
 		return nil, err
 	}
 	machine := staged.Machine{}
-	h := host.New(root, o.Logger)
+	h := host.New(root.Root(), o.Logger)
 	if machine.Boot, err = h.BootID(); err != nil {
 		return nil, err
 	}

@@ -231,7 +231,7 @@ func TestKubeletsMountsAreFoundBehindALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := host.NewLocal(dir)
-	found, err := kubeletMounts(host.New(root, slog.New(slog.DiscardHandler)), root.Resolve("/var/lib/kubelet"))
+	found, err := kubeletMounts(host.New(root.Root(), slog.New(slog.DiscardHandler)), root.Resolve("/var/lib/kubelet"))
 	if want := []string{"iscsi/10.0.0.1:3260-iqn.x:v-lun-1", "fc/5006-lun-2"}; err != nil || !slices.Equal(found, want) {
 		t.Errorf("found %q (%v), want %q", found, err, want)
 	}

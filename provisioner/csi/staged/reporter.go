@@ -1,6 +1,7 @@
 package staged
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -60,21 +61,15 @@ type Reporter struct {
 
 // NewReporter makes a Reporter.
 func NewReporter(options ReporterOptions) *Reporter {
-	if options.Pause == 0 {
-		options.Pause = 5 * time.Second
-	}
-	if options.Recheck == 0 {
-		options.Recheck = 5 * time.Minute
-	}
+	options.Pause = cmp.Or(options.Pause, 5*time.Second)
+	options.Recheck = cmp.Or(options.Recheck, 5*time.Minute)
 	if options.Mounts == nil {
 		options.Mounts = func() ([]string, error) { return nil, nil }
 	}
 	if options.Passphrases == nil {
 		options.Passphrases = func() (map[string][]string, error) { return nil, nil }
 	}
-	if options.Look == 0 {
-		options.Look = 10 * time.Second
-	}
+	options.Look = cmp.Or(options.Look, 10*time.Second)
 	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1)}
 }
 

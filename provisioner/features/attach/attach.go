@@ -7,22 +7,20 @@
 package attach
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
-
-	storagelisters "k8s.io/client-go/listers/storage/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -65,28 +63,19 @@ type Options struct {
 	// PersistentVolumes is the cache of PersistentVolumes, with the indexes of package
 	// record.
 	PersistentVolumes cache.Indexer
-	CSINodes          storagelisters.CSINodeLister
-	// CSINodesKnown reports whether the cache shows all CSINodes.
-	CSINodesKnown func() bool
-	// Attachments is the cache of VolumeAttachments; AttachmentsKnown reports whether it
-	// shows all.
-	Attachments      cache.Store
-	AttachmentsKnown func() bool
-	// Nodes is the cache of Nodes; NodesKnown reports whether it shows all.
-	Nodes      cache.Store
-	NodesKnown func() bool
-	// Reports is the cache of the Leases in which node plugins report what they have
-	// staged (package staged); ReportsKnown reports whether it shows all.
-	Reports      cache.Store
-	ReportsKnown func() bool
+	CSINodes          Cache[storagev1.CSINode]
+	Attachments       Cache[storagev1.VolumeAttachment]
+	Nodes             Cache[corev1.Node]
+	// Reports are the Leases in which node plugins report what they have staged (package
+	// staged).
+	Reports Cache[coordinationv1.Lease]
 	// Rules returns what the policy in force says about a backend.
 	Rules func(backend string) Rules
 	// Reach is told which volume types nodes can use.
 	Reach      *Reach
 	Expansions Expansions
 	// Types returns what changes volume types under the policy in force.
-	Types     func() Types
-	Snapshots Snapshots
+	Types func() Types
 	// Gate is the term's; nil for one that only the Engine has.
 	Gate *Gate
 
@@ -132,8 +121,6 @@ type known struct {
 	places map[string]cinder.Place
 }
 
-var _ controller.Engine = (*Engine)(nil)
-
 // New makes the engine of one term.
 func New(options Options) *Engine {
 	if options.Gate == nil {
@@ -149,209 +136,6 @@ func New(options Options) *Engine {
 // name for arrays.
 const ReasonDuplicateInitiator = "DuplicateInitiator"
 
-// Publish implements controller.Engine.
-func (e *Engine) Publish(ctx context.Context, to controller.PublishRequest) (wire.Connection, error) {
-	of, err := e.volumeOf(to.Volume)
-	if err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	node, shared, err := e.admits(to.Node)
-	if err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	to.Node = node
-	asked, err := e.isAskedFor(ctx, of.pv.Name, to)
-	if err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	if by, known := e.routes.of(to.Volume); known {
-		if err := e.fits(to.Node, shared, by); err != nil {
-			return wire.Connection{}, failure(err)
-		}
-	}
-	backend := of.at.Backend
-	volumes, err := e.Volumes(backend)
-	if err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	at := place{backend, to.Node.Name}
-	placed, err := e.room.takePlace(ctx, volumes, to.Volume, at)
-	if err != nil {
-		return wire.Connection{}, failure(err)
-	}
-	if !e.Gate.Close(to.Volume) {
-		return wire.Connection{}, failure(&controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("volume %s is being detached from a node that has let go of it, or its group is being snapshotted", to.Volume)})
-	}
-	defer e.Gate.Open(to.Volume)
-	target := of.target
-	target.Permit = e.stillThere(of.pv)
-	started, begun := time.Now(), false
-	useless := false      // the attachment that the node has, which it may not stage
-	var released []string // nodes
-	var found mappers.NodeConnection
-	taken := false // from a node that may still write to it
-	published, err := volumes.Publish(e.OnBehalfOf(ctx, of.tenant), target, backends.PublishRequest{
-		Node: to.Node.Name, Key: to.Node.Key(), Connector: e.connectorOf(to.Node), ReadOnly: to.ReadOnly, Shared: to.Shared,
-		// A node that already has the volume gets the same answer again, even if it gets no
-		// other.
-		Admit: func(ctx context.Context) error {
-			err := e.lost.barred(ctx, to.Volume, at.node)
-			begun = begun || err == nil
-			return err
-		},
-		Release: func(ctx context.Context, node, key string) (bool, error) {
-			// Nothing but Kubernetes shows that the other node has let go.
-			if node = e.nameOfNode(node, key); node == "" || !asked {
-				return false, nil
-			}
-			lets, err := e.lost.release(ctx, of.pv.Name, to.Volume, node, to.Node)
-			if err == nil && lets {
-				released = append(released, node)
-				err = e.drop(ctx, of.pv.Name, node)
-			}
-			return lets, err
-		},
-		HandOut: func(ctx context.Context, published backends.Published) (err error) {
-			if begun && len(e.unsettled.takenFrom(at.node)) > 0 {
-				return justTaken(at.node)
-			}
-			if !begun {
-				if useless, err = e.lost.mayNotStage(ctx, at.node, published.AttachmentID); err != nil || useless {
-					return cmp.Or(err, endedBefore(to.Volume, at.node))
-				}
-			}
-			rules := e.Rules(backend)
-			cephSecret := rules.CephSecret
-			var opened passphrases
-			connection, err := mappers.ParseConnection(published.Document)
-			if err == nil {
-				request := mappers.NodeRequest{Encrypted: published.Volume.Encrypted, Ports: to.Node.PortNames}
-				fixed := operatorsSecret{e.Client, e.Namespace, rules.FixedKeySecret}
-				request.Encryption, opened, err = encryptionOf(ctx, volumes, connection, published.Volume, objects.EncryptedOf(of.pv), fixed)
-				if err == nil {
-					found, err = operatorsSecret{e.Client, e.Namespace, cephSecret}.forNode(ctx, connection, request)
-				}
-			}
-			e.Reach.note(backend, published.Volume, cephSecret, err)
-			if refused := new(mappers.Refusal); errors.As(err, &refused) {
-				e.routes.remember(to.Volume, route{refused: err, node: to.Node.Name, seen: time.Now()})
-				tell(e.Recorder, of.pv, refused)
-			}
-			if err == nil {
-				by := routeOf(found)
-				if err = e.fits(to.Node, shared, by); err != nil {
-					e.routes.remember(to.Volume, by)
-				}
-			}
-			if err == nil {
-				err = asBefore(to, published.ReadOnly, found.ReadOnly)
-			}
-			if err == nil && found.Protocol == mappers.ProtocolRBD && !to.Shared {
-				taken, err = takenByLock(e, to.Volume, to.Node.Name)
-			}
-			if err != nil {
-				return err
-			}
-			if opened.Unusable != nil {
-				e.Logger.Warn("A volume that gets a new key is opened with only one of its keys", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "error", opened.Unusable)
-			}
-			found.Credentials = withPassphrases(found.Credentials, opened)
-			return e.keep(ctx, of.pv, to.Node.Name, found.Credentials)
-		},
-	})
-	if useless {
-		// The volume was not staged with it, and never can be. The next call makes another.
-		from := backends.UnpublishRequest{Node: at.node, Key: to.Node.Key(), Others: e.detaching.keysThatStay(of.pv.Name, to.Volume, at.node)}
-		if err := volumes.Unpublish(e.OnBehalfOf(ctx, of.tenant), of.target, from); err != nil {
-			return wire.Connection{}, failure(err)
-		}
-	}
-	if err != nil {
-		// An attachment that was begun may exist at Cinder until the volume is
-		// detached.
-		if placed && !begun {
-			e.places.leave(at, to.Volume.String())
-		}
-		return wire.Connection{}, shared.explain(failure(err))
-	}
-	for _, node := range released {
-		e.unsettled.paid(node, to.Volume)
-	}
-	if !begun {
-		// It was never taken from the node.
-		e.unsettled.over(to.Node.Name, to.Volume)
-		// The node may have mapped its image as an earlier answer said.
-		taken = taken || keepsOut(e, to.Node.Name, to.Volume)
-	}
-	e.unsettled.lock(to.Node.Name, to.Volume, taken)
-	if begun {
-		e.Metrics.attached(backend, found.Protocol, time.Since(started))
-	}
-	e.Logger.Info("Attached a volume to a node", "volume", to.Volume.String(), "persistentVolume", of.pv.Name, "node", to.Node.Name,
-		"attachment", published.AttachmentID, "protocol", found.Protocol, "paths", len(found.Paths), "warnings", found.Warnings)
-	connection := wire.Connection{
-		Protocol: found.Protocol, Identities: found.Identities, Credentials: found.Credentials != nil, ReadOnly: found.ReadOnly || to.ReadOnly, Bytes: published.Volume.SizeGiB << 30,
-		Attachment: published.AttachmentID, Shared: to.Shared, Taken: taken,
-	}
-	if found.Encryption != nil {
-		connection.Encryption = &wire.Encryption{LUKS: found.Encryption.LUKS, Cipher: found.Encryption.Cipher, KeyBits: found.Encryption.KeyBits}
-	}
-	if found.Limits != (mappers.Limits{}) {
-		connection.Limits = new(wire.Limits(found.Limits))
-	}
-	if objects.IsSwapped(of.pv) {
-		about := objects.VolumeContextOf(of.pv)
-		connection.Volume = &wire.SwappedVolume{ID: of.at.ID, FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat}
-	}
-	warn(e.Recorder, of.pv, found.Unenforced)
-	for _, path := range found.Paths {
-		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})
-	}
-	return connection, nil
-}
-
-// tell tells the owner of a claim why its pods do not start.
-func tell(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, refused *mappers.Refusal) {
-	tellOwner(recorder, pv, string(refused.Reason), refused.Message)
-}
-
-// warn tells the owner of a claim which limits of its volume do not hold.
-func warn(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, warnings []string) {
-	for _, warning := range warnings {
-		tellOwner(recorder, pv, "ConnectionWarning", warning)
-	}
-}
-
-func tellOwner(recorder eventrecord.EventRecorder, pv *corev1.PersistentVolume, reason, message string) {
-	if claim := pv.Spec.ClaimRef; claim != nil {
-		recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			corev1.EventTypeWarning, reason, message)
-	}
-}
-
-func routeOf(found mappers.NodeConnection) route {
-	by := route{protocol: found.Protocol, seen: time.Now()}
-	for _, path := range found.Paths {
-		by.targets = append(by.targets, path.Target)
-	}
-	return by
-}
-
-// asBefore returns an error if a node has the volume for writing and is to have it for
-// reading, or the reverse. Cinder before microversion 3.54 has no attachments for
-// reading, so what is recorded counts, too. If Cinder itself grants a volume only for
-// reading, a call may still ask for it as if for writing.
-func asBefore(to controller.PublishRequest, recorded, granted bool) error {
-	has, asked := "writing", "reading"
-	switch {
-	case recorded && !to.ReadOnly:
-		has, asked = asked, has
-	case !to.ReadOnly || recorded || granted:
-		return nil
-	}
-	return &controller.Failure{Kind: controller.AlreadyExists, Message: fmt.Sprintf("node %s has volume %s for %s, and can get it for %s only after it is detached there", to.Node.Name, to.Volume, has, asked)}
-}
-
 // connectorOf describes a node to Cinder.
 func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
 	return cinder.Connector{
@@ -363,24 +147,19 @@ func (e *Engine) connectorOf(node wire.Node) cinder.Connector {
 // object and is not being deleted.
 func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 	return func(context.Context, cinder.Volume) error {
-		object, exists, err := e.PersistentVolumes.GetByKey(pv.Name)
-		if err != nil {
-			return err
-		}
-		now, ok := object.(*corev1.PersistentVolume)
-		if !exists || !ok || now.UID != pv.UID || now.DeletionTimestamp != nil {
+		if now := cachedPV(e.PersistentVolumes, pv.Name); now == nil || now.UID != pv.UID || now.DeletionTimestamp != nil {
 			return &controller.Failure{Kind: string(cinder.KindConflict), Message: fmt.Sprintf("PersistentVolume %s was deleted in the meantime", pv.Name)}
 		}
 		return nil
 	}
 }
 
-// Unpublish implements controller.Engine. It needs neither the Node object nor the
+// Unpublish implements controller.Attacher. It needs neither the Node object nor the
 // PersistentVolume, because it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
 	volumes, of, err := e.attached(ctx, volume)
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	var nodes []string
 	if nodeID != "" {
@@ -389,7 +168,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 		nodes, err = e.having(ctx, volumes, volume, of)
 	}
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	var first error
 	for _, node := range nodes {
@@ -399,7 +178,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 			first = err
 		}
 	}
-	return failure(first)
+	return Failure(first)
 }
 
 // having returns the names of the nodes for which a volume records attachments, or an
@@ -452,20 +231,20 @@ func (e *Engine) detach(ctx context.Context, volumes Volumes, volume wire.Handle
 	return e.detaching.end(ctx, volumes, volume, of, from)
 }
 
-// Volume implements controller.Engine.
+// Volume implements controller.Attacher.
 func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Volume, error) {
 	of, err := e.volumeOf(volume)
 	if err != nil {
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	}
 	volumes, err := e.Volumes(of.at.Backend)
 	if err != nil {
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	}
 	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), of.at.ID)
 	switch {
 	case err != nil:
-		return controller.Volume{}, failure(err)
+		return controller.Volume{}, Failure(err)
 	case !found:
 		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", of.at.Backend, of.at.ID)}
 	case !of.target.Stamp.Owns(v):
@@ -474,9 +253,9 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
 }
 
-// failure turns an error into one that the controller knows. Errors of no known kind
+// Failure turns an error into one that the controller knows. Errors of no known kind
 // stay as they are, and are never final.
-func failure(err error) error {
+func Failure(err error) error {
 	var known *controller.Failure
 	var failed *cinder.Error
 	var refusal *mappers.Refusal

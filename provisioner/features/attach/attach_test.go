@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
-	storagelisters "k8s.io/client-go/listers/storage/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	eventrecord "k8s.io/client-go/tools/record"
@@ -229,6 +228,7 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 			must(t, w.reports.Add(lease))
 		}
 	}
+	known := func() bool { return true }
 	w.Engine = New(Options{
 		Cluster: "cluster-1", Namespace: own,
 		Volumes: func(backend string) (Volumes, error) {
@@ -237,10 +237,10 @@ func newWorld(t *testing.T, existing ...runtime.Object) *world {
 			}
 			return w.volumes, nil
 		},
-		Backends: func() []string { return []string{"gold"} }, Nodes: w.machines, NodesKnown: func() bool { return true }, Reports: w.reports, ReportsKnown: func() bool { return true },
+		Backends: func() []string { return []string{"gold"} }, Nodes: Cache[corev1.Node]{w.machines, known}, Reports: Cache[coordinationv1.Lease]{w.reports, known},
 		OnBehalfOf: func(ctx context.Context, _ string) context.Context { return ctx },
-		Client:     w.client, PersistentVolumes: pvs, CSINodes: storagelisters.NewCSINodeLister(nodes), CSINodesKnown: func() bool { return true },
-		Attachments: w.attachments, AttachmentsKnown: func() bool { return true }, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
+		Client:     w.client, PersistentVolumes: pvs, CSINodes: Cache[storagev1.CSINode]{nodes, known},
+		Attachments: Cache[storagev1.VolumeAttachment]{w.attachments, known}, Rules: func(string) Rules { return w.rules }, Reach: NewReach(),
 		Recorder: w.events, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	return w
@@ -372,7 +372,7 @@ func TestPublishRefuses(t *testing.T) {
 		"a protocol that nodes do not have": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) { w.volumes.document = `{"driver_volume_type": "storpool", "name": "a/b"}` },
 			kind: controller.Unmappable, message: "the nodes of the CSI driver do not support protocol storpool (only fibre_channel, iscsi, iser, nvmeof, rbd); use mode native for this backend"},
 		"on another node": {existing: []runtime.Object{testPV(), testSecret()}, prepare: func(w *world) {
-			w.volumes.err = &backends.OnOtherNodeError{Node: "n2", Failure: &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}}
+			w.volumes.err = &cinder.Error{Backend: "gold", Kind: backends.KindOnOtherNode, Message: "it is on node n2"}
 		}, kind: "OnOtherNode", message: "backend gold: it is on node n2"},
 		"being deleted": {existing: []runtime.Object{changed(func(pv *corev1.PersistentVolume) { pv.DeletionTimestamp = &metav1.Time{} }), testSecret()}, kind: "Conflict",
 			message: "PersistentVolume pvc-1 was deleted in the meantime"},
@@ -848,7 +848,7 @@ func TestANodeOfALaterReleaseGetsVolumes(t *testing.T) {
 // TestNothingIsAttachedBeforeAllNodesAreKnown: another one may have the same name.
 func TestNothingIsAttachedBeforeAllNodesAreKnown(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	w.CSINodesKnown = func() bool { return false }
+	w.CSINodes.Known = func() bool { return false }
 	_, err := w.publish(t)
 	if err == nil || err.Error() != "the CSINodes are not read yet, so it is not known whether another node has the names of node n1" || len(w.volumes.calls) > 0 {
 		t.Errorf("error %v, calls %q", err, w.volumes.calls)

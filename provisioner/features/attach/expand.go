@@ -15,15 +15,15 @@ type Expansions interface {
 	ExpandVolume(ctx context.Context, pv *corev1.PersistentVolume, bytes int64) (sizeGiB int64, err error)
 }
 
-// Expand implements controller.Engine.
+// Expand implements controller.Expander.
 func (e *Engine) Expand(ctx context.Context, volume wire.Handle, bytes int64) (size int64, err error) {
-	of, err := changeable(e, volume)
+	pv, err := Changeable(e, volume)
 	if err != nil {
-		return 0, failure(err)
+		return 0, Failure(err)
 	}
-	gib, err := e.Expansions.ExpandVolume(ctx, of.pv, bytes)
+	gib, err := e.Expansions.ExpandVolume(ctx, pv, bytes)
 	if err != nil {
-		return 0, failure(err)
+		return 0, Failure(err)
 	}
 	return gib << 30, nil
 }

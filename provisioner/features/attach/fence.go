@@ -49,7 +49,7 @@ func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) 
 		return false, fmt.Errorf("volume %s is just being attached or detached", volume)
 	}
 	defer e.Gate.Open(volume)
-	if !e.AttachmentsKnown() {
+	if !e.Attachments.Known() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which nodes have volume %s", volume)
 	}
 	volumes, of, err := e.attached(ctx, volume)

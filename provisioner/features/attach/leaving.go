@@ -28,7 +28,7 @@ type detaching struct{ *Engine }
 // nothing else is known. Kubernetes detaches the VolumeAttachments that are being
 // deleted, and a node cannot write those.
 func (e detaching) leaving(ctx context.Context, pv, nodeID string) ([]string, error) {
-	if !e.AttachmentsKnown() {
+	if !e.Attachments.Known() {
 		return nil, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known from which node the volume is detached")
 	}
 	named, mistake := wire.ParseNodeID(nodeID)
@@ -74,8 +74,8 @@ func (e detaching) leaving(ctx context.Context, pv, nodeID string) ([]string, er
 // attachmentsOf returns the driver's VolumeAttachments of a PersistentVolume in the cache.
 func (e *Engine) attachmentsOf(pv string) []*storagev1.VolumeAttachment {
 	var found []*storagev1.VolumeAttachment
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && isOf(a, pv) {
+	for a := range e.Attachments.All() {
+		if isOf(a, pv) {
 			found = append(found, a)
 		}
 	}
@@ -103,11 +103,11 @@ func (e detaching) ends(ctx context.Context, cached *storagev1.VolumeAttachment)
 // reportWrongID reports nodes that were to be detached under an ID that is not theirs.
 func (e detaching) reportWrongID(nodes []string, nodeID string) {
 	for _, node := range nodes {
-		object, err := e.CSINodes.Get(node)
-		if err != nil {
+		csiNode := e.CSINodes.Get(node)
+		if csiNode == nil {
 			continue
 		}
-		if id, has := nodeIDOf(object); !has || id != nodeID {
+		if id, has := nodeIDOf(csiNode); !has || id != nodeID {
 			continue
 		}
 		message := fmt.Sprintf("A volume is being detached from node %s, but that node is registered with the driver as %.300q; unless somebody edited its CSINode by hand, treat the node as compromised", node, nodeID)

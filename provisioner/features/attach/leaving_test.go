@@ -123,7 +123,7 @@ func TestOneNodeThatIsHeldHindersNoOther(t *testing.T) {
 // TestNothingIsDetachedBeforeAllAttachmentsAreKnown: the cache might lack the very one.
 func TestNothingIsDetachedBeforeAllAttachmentsAreKnown(t *testing.T) {
 	w := newWorld(t, testPV(), testSecret())
-	w.AttachmentsKnown = func() bool { return false }
+	w.Attachments.Known = func() bool { return false }
 	err := w.Unpublish(t.Context(), handle(), idOf(t, n1))
 	if err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known from which node the volume is detached" || len(w.volumes.calls) > 0 {
 		t.Errorf("error %v, calls %q", err, w.volumes.calls)

@@ -245,10 +245,10 @@ func (e lostNodes) forbid(ctx context.Context, volume wire.Handle, name string, 
 	if lease == nil {
 		return nil
 	}
-	if !e.NodesKnown() {
+	if !e.Nodes.Known() {
 		return fmt.Errorf("the Nodes are not read yet, so it is not known whether node %s may be about to stage volume %s", name, volume)
 	}
-	node := e.node(name)
+	node := e.Nodes.Get(name)
 	if node == nil || nodemark.IsReady(node) && !slices.Contains(node.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, volume.String()))) {
 		return nil
 	}
@@ -316,10 +316,10 @@ func endedBefore(volume wire.Handle, node string) error {
 // also holds while Kubernetes is attaching that volume to the node again: what is staged
 // is of an earlier attachment.
 func (e lostNodes) barred(ctx context.Context, wanted wire.Handle, name string) error {
-	if !e.NodesKnown() || !e.ReportsKnown() || !e.AttachmentsKnown() {
+	if !e.Nodes.Known() || !e.Reports.Known() || !e.Attachments.Known() {
 		return fmt.Errorf("the Nodes, VolumeAttachments and reports of node plugins are not read yet, so it is not known whether node %s still uses volumes that were taken from it", name)
 	}
-	node := e.node(name)
+	node := e.Nodes.Get(name)
 	if node == nil {
 		return nil
 	}
@@ -382,12 +382,12 @@ func (e lostNodes) release(ctx context.Context, pv string, volume wire.Handle, n
 // lock of the image back as soon as the next node has unmapped it. So the volume is
 // handed out only if an administrator has declared the other node off.
 func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err error) {
-	if !e.NodesKnown() || !e.ReportsKnown() {
+	if !e.Nodes.Known() || !e.Reports.Known() {
 		return false, fmt.Errorf("the Nodes and the reports of node plugins are not read yet, so it is not known whether another node may write to volume %s", volume)
 	}
 	holders := e.unsettled.takenFromAny(volume)
-	for _, object := range e.Reports.List() {
-		if lease, ok := object.(*coordinationv1.Lease); ok && staged.Of(lease).Has(volume.String(), e.node(staged.NodeOf(lease.Name))) {
+	for lease := range e.Reports.All() {
+		if staged.Of(lease).Has(volume.String(), e.Nodes.Get(staged.NodeOf(lease.Name))) {
 			holders = append(holders, staged.NodeOf(lease.Name))
 		}
 	}
@@ -395,7 +395,7 @@ func takenByLock(e *Engine, volume wire.Handle, to string) (taken bool, err erro
 		if name == to {
 			continue
 		}
-		node := e.node(name)
+		node := e.Nodes.Get(name)
 		report, reported := e.report(name)
 		if node != nil && !staged.IsOff(node) && (!reported || report.Has(volume.String(), node)) {
 			return false, unclean("volume %s is still staged on node %s, from which Kubernetes has detached it, and Ceph keeps that node out only as long as another one has the image mapped; node %s gets it once %s", volume, name, to, staged.Ended(name))
@@ -412,34 +412,24 @@ func keepsOut(e *Engine, node string, volume wire.Handle) bool {
 	return e.unsettled.isLocked(node, volume) || a != nil && wire.IsTaken(a.Status.AttachmentMetadata)
 }
 
-// changeable returns a volume whose content Cinder can change. Where a volume was taken by
-// a lock, the next node has its image mapped so that no other client can write to it, and a
-// request to Cinder that needs the image ends with the volume in error_extending, or the
-// snapshot in error.
-func changeable(e *Engine, volume wire.Handle) (source, error) {
-	if !e.AttachmentsKnown() {
-		return source{}, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known whether volume %s was taken from a lost node", volume)
+// Changeable returns the PersistentVolume of a volume whose content Cinder can change. Where
+// a volume was taken by a lock, the next node has its image mapped so that no other client
+// can write to it, and a request to Cinder that needs the image ends with the volume in
+// error_extending, or the snapshot in error.
+func Changeable(e *Engine, volume wire.Handle) (*corev1.PersistentVolume, error) {
+	if !e.Attachments.Known() {
+		return nil, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known whether volume %s was taken from a lost node", volume)
 	}
-	for _, object := range e.Attachments.List() {
-		a, ok := object.(*storagev1.VolumeAttachment)
-		if !ok || !wire.IsTaken(a.Status.AttachmentMetadata) && !e.unsettled.isLocked(a.Spec.NodeName, volume) {
+	for a := range e.Attachments.All() {
+		if !wire.IsTaken(a.Status.AttachmentMetadata) && !e.unsettled.isLocked(a.Spec.NodeName, volume) {
 			continue
 		}
 		if handle, ours := e.handleOf(a); ours && handle == volume {
-			return source{}, unclean("volume %s was taken from a lost node, so node %s has its image mapped in a way that keeps out Cinder, too; the volume can grow and be snapshotted once the lost node has let go of it and the pods on node %s have ended and started again", volume, a.Spec.NodeName, a.Spec.NodeName)
+			return nil, unclean("volume %s was taken from a lost node, so node %s has its image mapped in a way that keeps out Cinder, too; the volume can grow and be snapshotted once the lost node has let go of it and the pods on node %s have ended and started again", volume, a.Spec.NodeName, a.Spec.NodeName)
 		}
 	}
-	return e.volumeOf(volume)
-}
-
-// node returns a Node in the cache; nil if there is none.
-func (e *Engine) node(name string) *corev1.Node {
-	object, exists, err := e.Nodes.GetByKey(name)
-	node, ok := object.(*corev1.Node)
-	if err != nil || !exists || !ok {
-		return nil
-	}
-	return node
+	of, err := e.volumeOf(volume)
+	return of.pv, err
 }
 
 // liveAttachment asks the API server for the VolumeAttachment of a volume and a node; nil
@@ -470,9 +460,8 @@ func (e lostNodes) liveReport(ctx context.Context, node string) (*coordinationv1
 
 // report returns the report of a node in the cache.
 func (e *Engine) report(node string) (staged.Report, bool) {
-	object, exists, err := e.Reports.GetByKey(e.Namespace + "/" + staged.LeaseName(node))
-	lease, ok := object.(*coordinationv1.Lease)
-	if err != nil || !exists || !ok {
+	lease := e.Reports.Get(e.Namespace + "/" + staged.LeaseName(node))
+	if lease == nil {
 		return staged.Report{}, false
 	}
 	return staged.Of(lease), true
@@ -482,8 +471,8 @@ func (e *Engine) report(node string) (staged.Report, bool) {
 // name is empty.
 func (e *Engine) attachmentsOn(node string) map[onNode]*storagev1.VolumeAttachment {
 	found := map[onNode]*storagev1.VolumeAttachment{}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && (node == "" || a.Spec.NodeName == node) {
+	for a := range e.Attachments.All() {
+		if node == "" || a.Spec.NodeName == node {
 			if handle, ours := e.handleOf(a); ours {
 				found[onNode{a.Spec.NodeName, handle}] = a
 			}

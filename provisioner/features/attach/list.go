@@ -9,8 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -23,7 +21,7 @@ import (
 // VolumeAttachment, and which it uses when the node's CSINode is gone.
 const AnnotationNodeID = "csi.alpha.kubernetes.io/node-id"
 
-// List implements controller.Engine. If a volume is missing from the list,
+// List implements controller.Attacher. If a volume is missing from the list,
 // external-attacher attaches it again, so the listings of all backends must be complete.
 func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, error) {
 	ids, err := e.nodeIDs()
@@ -64,23 +62,23 @@ func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, err
 	return slices.Concat(found...), nil
 }
 
-// Listed implements controller.Engine.
+// Listed implements controller.Attacher.
 func (e *Engine) Listed(ctx context.Context, volume wire.Handle) (controller.Listed, error) {
 	ids, err := e.nodeIDs()
 	if err != nil {
-		return controller.Listed{}, failure(err)
+		return controller.Listed{}, Failure(err)
 	}
 	at, err := e.locate(volume)
 	if err != nil {
-		return controller.Listed{}, failure(err)
+		return controller.Listed{}, Failure(err)
 	}
 	volumes, err := e.Volumes(at.Backend)
 	if err != nil {
-		return controller.Listed{}, failure(err)
+		return controller.Listed{}, Failure(err)
 	}
 	v, found, err := volumes.Find(ctx, at.ID)
 	if err != nil {
-		return controller.Listed{}, failure(err)
+		return controller.Listed{}, Failure(err)
 	}
 	if !found || !e.isOurs(v) {
 		return controller.Listed{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s of the driver", at.Backend, at.ID)}
@@ -123,24 +121,16 @@ func (e *Engine) backendsInUse() ([]string, error) {
 // nodeIDs returns the IDs of nodes by their keys: those with which they are registered,
 // or were when a volume was attached, as external-attacher reads them.
 func (e *Engine) nodeIDs() (map[string]string, error) {
-	if !e.CSINodesKnown() || !e.AttachmentsKnown() {
+	if !e.CSINodes.Known() || !e.Attachments.Known() {
 		return nil, errors.New("the CSINodes and VolumeAttachments are not read yet")
 	}
 	ids := map[string]string{}
-	for _, object := range e.Attachments.List() {
-		attachment, ok := object.(*storagev1.VolumeAttachment)
-		if !ok || attachment.Spec.Attacher != wire.DriverName {
-			continue
-		}
-		if id := attachment.Annotations[AnnotationNodeID]; id != "" {
-			ids[wire.NodeKey(attachment.Spec.NodeName)] = id
+	for a := range e.Attachments.All() {
+		if id := a.Annotations[AnnotationNodeID]; id != "" && a.Spec.Attacher == wire.DriverName {
+			ids[wire.NodeKey(a.Spec.NodeName)] = id
 		}
 	}
-	nodes, err := e.CSINodes.List(labels.Everything())
-	if err != nil {
-		return nil, err
-	}
-	for _, node := range nodes {
+	for node := range e.CSINodes.All() {
 		if id, has := nodeIDOf(node); has {
 			ids[wire.NodeKey(node.Name)] = id
 		}

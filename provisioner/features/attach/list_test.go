@@ -97,8 +97,8 @@ func TestNoPartOfAListIsMissing(t *testing.T) {
 			pv.Name, pv.Spec.CSI.VolumeHandle = "pvc-2", "x"
 			_ = w.PersistentVolumes.Add(pv)
 		}, `PersistentVolume pvc-2: handle "x" is not <backend>/<ID at Cinder>`},
-		"the nodes are not read":       {func(w *world) { w.CSINodesKnown = func() bool { return false } }, "the CSINodes and VolumeAttachments are not read yet"},
-		"the attachments are not read": {func(w *world) { w.AttachmentsKnown = func() bool { return false } }, "the CSINodes and VolumeAttachments are not read yet"},
+		"the nodes are not read":       {func(w *world) { w.CSINodes.Known = func() bool { return false } }, "the CSINodes and VolumeAttachments are not read yet"},
+		"the attachments are not read": {func(w *world) { w.Attachments.Known = func() bool { return false } }, "the CSINodes and VolumeAttachments are not read yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, testPV())

@@ -15,14 +15,14 @@ type Types interface {
 	RetypeVolume(ctx context.Context, pv *corev1.PersistentVolume, volumeType string) error
 }
 
-// Retype implements controller.Engine.
+// Retype implements controller.Modifier.
 func (e *Engine) Retype(ctx context.Context, volume wire.Handle, volumeType string) error {
 	of, err := e.volumeOf(volume)
 	if err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	if err := e.Types().RetypeVolume(e.OnBehalfOf(ctx, of.tenant), of.pv, volumeType); err != nil {
-		return failure(err)
+		return Failure(err)
 	}
 	e.Logger.Info("Changed the type of a volume", "volume", volume.String(), "persistentVolume", of.pv.Name, "tenant", of.tenant, "type", volumeType)
 	return nil

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -152,13 +150,12 @@ func (e *Engine) isApart(node string, by route) error {
 	if kindFor(by.protocol) != iscsi {
 		return nil
 	}
-	if !e.NodesKnown() {
+	if !e.Nodes.Known() {
 		return fmt.Errorf("the nodes are not read yet, so it is not known whether node %s uses native volumes of the volume's target", node)
 	}
-	object, exists, err := e.Nodes.GetByKey(node)
-	found, ok := object.(*corev1.Node)
-	if err != nil || !exists || !ok {
-		return err
+	found := e.Nodes.Get(node)
+	if found == nil {
+		return nil
 	}
 	names := slices.Clone(found.Status.VolumesInUse)
 	for _, attached := range found.Status.VolumesAttached {

@@ -12,7 +12,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/controller"
@@ -26,12 +25,8 @@ import (
 // are. Cinder's drivers read port names in several forms, but only one of them is
 // accepted.
 func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
-	if !e.CSINodesKnown() {
+	if !e.CSINodes.Known() {
 		return node, nil, fmt.Errorf("the CSINodes are not read yet, so it is not known whether another node has the names of node %s", node.Name)
-	}
-	all, err := e.CSINodes.List(labels.Everything())
-	if err != nil {
-		return node, nil, err
 	}
 	want, err := node.NodeID()
 	if err != nil {
@@ -42,7 +37,7 @@ func (e *Engine) admits(node wire.Node) (wire.Node, doubles, error) {
 	}
 	registered := false
 	twins, shared := map[kind]string{}, map[kind]string{}
-	for _, csiNode := range all {
+	for csiNode := range e.CSINodes.All() {
 		id, has := nodeIDOf(csiNode)
 		if !has {
 			continue
@@ -166,8 +161,8 @@ func (e *Engine) detachment(pv, node string) *storagev1.VolumeAttachment {
 // nodeOf returns the name of the node with a key; empty if the cluster has no such
 // node.
 func (e *Engine) nodeOf(key string) string {
-	for _, object := range e.Nodes.List() {
-		if node, ok := object.(*corev1.Node); ok && wire.NodeKey(node.Name) == key {
+	for node := range e.Nodes.All() {
+		if wire.NodeKey(node.Name) == key {
 			return node.Name
 		}
 	}

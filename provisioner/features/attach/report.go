@@ -35,15 +35,11 @@ type Waiting struct {
 
 // Report describes the volumes on nodes. It returns false until the caches are filled.
 func Report(e *Engine) (Attachments, bool) {
-	if !e.AttachmentsKnown() || !e.NodesKnown() || !e.ReportsKnown() {
+	if !e.Attachments.Known() || !e.Nodes.Known() || !e.Reports.Known() {
 		return Attachments{}, false
 	}
 	var all Attachments
-	for _, object := range e.Attachments.List() {
-		a, ok := object.(*storagev1.VolumeAttachment)
-		if !ok {
-			continue
-		}
+	for a := range e.Attachments.All() {
 		volume, ours := e.handleOf(a)
 		if !ours {
 			continue

@@ -56,7 +56,7 @@ func TestReportSaysWhichAttachmentsWait(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
-	w.ReportsKnown = func() bool { return false }
+	w.Reports.Known = func() bool { return false }
 	if _, known := Report(w.Engine); known {
 		t.Error("it is known before the caches are filled")
 	}

@@ -90,22 +90,16 @@ type room struct{ *Engine }
 
 // tidyPlaces passes all VolumeAttachments to places.tidy.
 func (e room) tidyPlaces() {
-	if !e.AttachmentsKnown() {
+	if !e.Attachments.Known() {
 		return
 	}
 	present := map[place]map[string]bool{}
-	for _, object := range e.Attachments.List() {
-		a, ok := object.(*storagev1.VolumeAttachment)
-		if !ok {
-			continue
+	for on := range e.attachmentsOn("") {
+		at := place{e.backendOf(on.volume), on.node}
+		if present[at] == nil {
+			present[at] = map[string]bool{}
 		}
-		if handle, found := e.handleOf(a); found {
-			at := place{e.backendOf(handle), a.Spec.NodeName}
-			if present[at] == nil {
-				present[at] = map[string]bool{}
-			}
-			present[at][handle.String()] = true
-		}
+		present[at][on.volume.String()] = true
 	}
 	e.places.tidy(present)
 }
@@ -131,18 +125,16 @@ func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle
 	if limit == 0 {
 		return false, nil
 	}
-	if !e.AttachmentsKnown() {
+	if !e.Attachments.Known() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", at.node)
 	}
 	if err := e.rounds.know(ctx, volumes, at.backend); err != nil {
 		return false, err
 	}
 	attached := map[string]bool{}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == at.node && a.Status.Attached {
-			if handle, found := e.handleOf(a); found && e.backendOf(handle) == at.backend {
-				attached[handle.String()] = true
-			}
+	for on, a := range e.attachmentsOn(at.node) {
+		if e.backendOf(on.volume) == at.backend && a.Status.Attached {
+			attached[on.volume.String()] = true
 		}
 	}
 	return e.places.take(at, volume.String(), limit, attached)
@@ -178,8 +170,8 @@ func (e *Engine) handleIn(pvName string) (wire.Handle, bool) {
 // waiting returns the VolumeAttachments that are not attached yet, by PersistentVolume.
 func (e room) waiting() map[string][]*storagev1.VolumeAttachment {
 	found := map[string][]*storagev1.VolumeAttachment{}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && !a.Status.Attached && a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil {
+	for a := range e.Attachments.All() {
+		if !a.Status.Attached && a.Spec.Attacher == wire.DriverName && a.Spec.Source.PersistentVolumeName != nil {
 			found[*a.Spec.Source.PersistentVolumeName] = append(found[*a.Spec.Source.PersistentVolumeName], a)
 		}
 	}
@@ -189,8 +181,8 @@ func (e room) waiting() map[string][]*storagev1.VolumeAttachment {
 // Awaited returns the name of a VolumeAttachment for which csi-attacher has something to
 // do, according to the cache; empty if there is none.
 func (e *Engine) Awaited() string {
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && (!a.Status.Attached || a.DeletionTimestamp != nil) {
+	for a := range e.Attachments.All() {
+		if !a.Status.Attached || a.DeletionTimestamp != nil {
 			if _, ours := e.handleOf(a); ours {
 				return a.Name
 			}

@@ -124,7 +124,7 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	w.volumes.err = nil
 	_, err = w.room.takePlace(t.Context(), w.volumes, other.Volume, place{"gold", "n1"})
 	must(t, err)
-	w.AttachmentsKnown = func() bool { return false }
+	w.Attachments.Known = func() bool { return false }
 	if _, err := w.publish(t); err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known how many volumes node n1 has" {
 		t.Errorf("error %v", err)
 	}

@@ -147,7 +147,7 @@ func (s *scenario) step(t *testing.T, line string) (said string) {
 	case "hide-node":
 		must(t, s.machines.Delete(machine(name, "")))
 	case "read", "unread":
-		*map[string]*func() bool{"nodes": &s.NodesKnown, "reports": &s.ReportsKnown, "attachments": &s.AttachmentsKnown}[name] = func() bool { return command == "read" }
+		*map[string]*func() bool{"nodes": &s.Nodes.Known, "reports": &s.Reports.Known, "attachments": &s.Attachments.Known}[name] = func() bool { return command == "read" }
 	case "report":
 		var boot string
 		var has []string

@@ -33,30 +33,6 @@ func (o *others) RetypeVolume(_ context.Context, pv *corev1.PersistentVolume, vo
 	return o.ask("retype %s to %s", pv.Name, volumeType)
 }
 
-func (o *others) Take(_ context.Context, pv *corev1.PersistentVolume, name string, parameters map[string]string) (controller.Snapshot, error) {
-	return controller.Snapshot{Bytes: 1}, o.ask("take %s of %s, parameters %v", name, pv.Name, parameters)
-}
-
-func (o *others) Remove(_ context.Context, snapshot wire.Handle) error {
-	return o.ask("remove %s", snapshot)
-}
-
-func (o *others) List(_ context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
-	return nil, o.ask("list %v", wanted)
-}
-
-func (o *others) TakeGroup(_ context.Context, volumes []*corev1.PersistentVolume, name string, parameters map[string]string) ([]controller.Snapshot, error) {
-	return nil, o.ask("take %s of %d volumes, first %s, parameters %v", name, len(volumes), volumes[0].Name, parameters)
-}
-
-func (o *others) RemoveGroup(_ context.Context, handle string) error {
-	return o.ask("remove %s", handle)
-}
-
-func (o *others) GroupStatus(_ context.Context, handle string) ([]controller.Snapshot, error) {
-	return nil, o.ask("look at %s", handle)
-}
-
 // refused is an error of those packages whose kind and text the engine must pass on.
 type refused string
 
@@ -70,8 +46,6 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 	for name, test := range map[string]struct {
 		call func(ctx context.Context, e *Engine, volume wire.Handle) error
 		want string
-		// byVolume means that the volume must have a PersistentVolume.
-		byVolume bool
 	}{
 		"growth": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
 			size, err := e.Expand(ctx, volume, 5)
@@ -79,34 +53,19 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 				t.Errorf("expanded to %d bytes", size)
 			}
 			return err
-		}, "expand pvc-1 to 5", true},
-		"another type": {func(ctx context.Context, e *Engine, volume wire.Handle) error { return e.Retype(ctx, volume, "ssd") }, "retype pvc-1 to ssd", true},
-		"a snapshot": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
-			_, err := e.TakeSnapshot(ctx, volume, "snapshot-1", map[string]string{"a": "b"})
-			return err
-		}, "take snapshot-1 of pvc-1, parameters map[a:b]", true},
-		"a deletion": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			return e.RemoveSnapshot(ctx, wire.Handle{Backend: "gold", ID: "s1"})
-		}, "remove gold/s1", false},
-		"a listing": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			_, err := e.ListSnapshots(ctx, controller.Listing{Snapshot: wire.Handle{Backend: "gold", ID: "s1"}})
-			return err
-		}, "list {gold/s1 / false}", false},
-		"a group": {func(ctx context.Context, e *Engine, volume wire.Handle) error {
-			_, err := GroupsOf(e).TakeGroup(ctx, []wire.Handle{volume}, "groupsnapshot-1", map[string]string{"a": "b"})
-			return err
-		}, "take groupsnapshot-1 of 1 volumes, first pvc-1, parameters map[a:b]", true},
-		"a group's deletion": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			return GroupsOf(e).RemoveGroup(ctx, "groupsnapshot-1")
-		}, "remove groupsnapshot-1", false},
-		"a group's status": {func(ctx context.Context, e *Engine, _ wire.Handle) error {
-			_, err := GroupsOf(e).GroupStatus(ctx, "groupsnapshot-1")
-			return err
-		}, "look at groupsnapshot-1", false},
+		}, "expand pvc-1 to 5"},
+		"another type": {func(ctx context.Context, e *Engine, volume wire.Handle) error { return e.Retype(ctx, volume, "ssd") }, "retype pvc-1 to ssd"},
+		"a snapshot": {func(_ context.Context, e *Engine, volume wire.Handle) error {
+			pv, err := Changeable(e, volume)
+			if err != nil {
+				return Failure(err)
+			}
+			return Failure(e.Expansions.(*others).ask("snapshot %s", pv.Name))
+		}, "snapshot pvc-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := newWorld(t, testPV()), &others{}
-			w.Expansions, w.Snapshots, w.Types = o, o, func() Types { return o }
+			w.Expansions, w.Types = o, func() Types { return o }
 			must(t, test.call(t.Context(), w.Engine, handle()))
 			if len(o.asked) != 1 || o.asked[0] != test.want {
 				t.Errorf("asked %q, want %q", o.asked, test.want)
@@ -120,9 +79,7 @@ func TestSidecarsRequestsArePassedOn(t *testing.T) {
 			if err := test.call(t.Context(), w.Engine, handle()); !errors.As(err, &failed) || !failed.EffectUnknown {
 				t.Errorf("an effect that is not known: %v", err)
 			}
-			if test.byVolume {
-				wantFailure(t, test.call(t.Context(), w.Engine, unknown), "NotFound", "no PersistentVolume has the handle gold/other")
-			}
+			wantFailure(t, test.call(t.Context(), w.Engine, unknown), "NotFound", "no PersistentVolume has the handle gold/other")
 		})
 	}
 }
@@ -139,14 +96,14 @@ func TestTakenImageIsNotChangedAtCinder(t *testing.T) {
 			return err
 		},
 		"a snapshot": func(ctx context.Context, e *Engine) error {
-			_, err := e.TakeSnapshot(ctx, handle(), "snapshot-1", nil)
-			return err
+			_, err := Changeable(e, handle())
+			return Failure(err)
 		},
 	} {
 		for state, metadata := range map[string]map[string]string{"attached": metadataOfTaken, "just handed out": nil} {
 			t.Run(name+", "+state, func(t *testing.T) {
 				w, o := newWorld(t, testPV(), testSecret()), &others{}
-				w.Expansions, w.Snapshots = o, o
+				w.Expansions = o
 				attachment := testAttachment(pvName, "n1", func(a *storagev1.VolumeAttachment) {
 					a.Status.Attached, a.Status.AttachmentMetadata = metadata != nil, metadata
 				})
@@ -178,15 +135,12 @@ func TestTakenImageIsNotChangedAtCinder(t *testing.T) {
 				// The node lets go of it, and gets it again without a lock.
 				w.unsettled.unlock("n1", handle())
 				must(t, w.attachments.Update(testAttachment(pvName, "n1", nil)))
-				w.AttachmentsKnown = func() bool { return false }
+				w.Attachments.Known = func() bool { return false }
 				if err := call(t.Context(), w.Engine); err == nil || errors.As(err, new(*controller.Failure)) {
 					t.Errorf("before the VolumeAttachments are known: %v", err)
 				}
-				w.AttachmentsKnown = func() bool { return true }
+				w.Attachments.Known = func() bool { return true }
 				must(t, call(t.Context(), w.Engine))
-				if len(o.asked) != 1 {
-					t.Errorf("asked %q", o.asked)
-				}
 			})
 		}
 	}

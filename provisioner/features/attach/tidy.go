@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -50,7 +49,7 @@ type rounds struct{ *Engine }
 // volumes any more, and then nothing else would detach them. It consults caches first, so
 // it costs no request as long as nothing has changed.
 func (e rounds) tidy(ctx context.Context) {
-	if e.AttachmentsKnown() {
+	if e.Attachments.Known() {
 		for _, backend := range e.Backends() {
 			if volumes, err := e.Volumes(backend); err == nil {
 				// A failure is reported when it matters.
@@ -58,7 +57,7 @@ func (e rounds) tidy(ctx context.Context) {
 			}
 		}
 	}
-	if e.NodesKnown() && e.ReportsKnown() && e.AttachmentsKnown() {
+	if e.Nodes.Known() && e.Reports.Known() && e.Attachments.Known() {
 		unattached := e.unattached()
 		for _, at := range unattached {
 			if !slices.Contains(e.unsettled.takenFrom(at.node), at.volume) {
@@ -77,13 +76,9 @@ func (e rounds) tidy(ctx context.Context) {
 func (e rounds) unattached() []onNode {
 	attachments := e.attachmentsOn("")
 	var found []onNode
-	for _, object := range e.Reports.List() {
-		lease, ok := object.(*coordinationv1.Lease)
-		if !ok {
-			continue
-		}
+	for lease := range e.Reports.All() {
 		name, report := staged.NodeOf(lease.Name), staged.Of(lease)
-		node := e.node(name)
+		node := e.Nodes.Get(name)
 		if node == nil || len(report.Volumes) == 0 {
 			continue
 		}
@@ -102,7 +97,7 @@ func (e rounds) settle(ctx context.Context) {
 	owed, taken := e.unsettled.due(time.Now())
 	// First, since a silent backend may delay the others.
 	for _, at := range taken {
-		if node := e.node(at.node); node != nil && e.has(at, node) {
+		if node := e.Nodes.Get(at.node); node != nil && e.has(at, node) {
 			continue
 		}
 		if _, _, may, err := e.lost.mayWrite(ctx, at.volume, at.node); err == nil && !may {
@@ -112,7 +107,7 @@ func (e rounds) settle(ctx context.Context) {
 	}
 	tried := 0
 	for _, at := range owed {
-		node := e.node(at.node)
+		node := e.Nodes.Get(at.node)
 		if node != nil && e.has(at, node) && !e.lost.mayBeTaken(at.volume, node) {
 			continue
 		}
@@ -157,16 +152,12 @@ func (e rounds) pay(ctx context.Context, at onNode) error {
 // forgetReports deletes the reports of nodes that are gone, and of machines whose Node
 // was deleted before another machine took its name.
 func (e rounds) forgetReports(ctx context.Context) {
-	for _, object := range e.Reports.List() {
-		lease, ok := object.(*coordinationv1.Lease)
-		if !ok {
-			continue
-		}
+	for lease := range e.Reports.All() {
 		name, report := staged.NodeOf(lease.Name), staged.Of(lease)
 		if name == "" {
 			continue
 		}
-		if node := e.node(name); node != nil && !report.IsOver(node) {
+		if node := e.Nodes.Get(name); node != nil && !report.IsOver(node) {
 			continue
 		}
 		live, err := e.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -187,7 +178,7 @@ func (e rounds) know(ctx context.Context, volumes Volumes, backend string) error
 	if e.isKnown(backend, volumes.Place()) {
 		return nil
 	}
-	if !e.NodesKnown() {
+	if !e.Nodes.Known() {
 		return errors.New("the Nodes are not read yet, so it is not known which volumes they have")
 	}
 	all, err := volumes.Volumes(ctx)
@@ -204,7 +195,7 @@ func (e rounds) know(ctx context.Context, volumes Volumes, backend string) error
 		for key, attached := range stamps.NodeRecordsOf(v) {
 			node := e.nameOfNode(attached.Node, key)
 			// The nodes of other orchestrators have neither Nodes nor VolumeAttachments.
-			if e.node(node) != nil && !e.isAttached(pv, node) {
+			if e.Nodes.Get(node) != nil && !e.isAttached(pv, node) {
 				e.unsettled.owe(node, handle)
 			}
 		}
@@ -247,8 +238,8 @@ func (e rounds) count(unattached []onNode) map[string]counts {
 	for _, backend := range e.Backends() {
 		add(backend, counts{})
 	}
-	for _, object := range e.Attachments.List() {
-		if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Status.Attached {
+	for a := range e.Attachments.All() {
+		if a.Status.Attached {
 			if handle, ours := e.handleOf(a); ours {
 				add(e.backendOf(handle), counts{attachments: 1})
 			}

@@ -46,7 +46,7 @@ func (m *Maker) Create(ctx context.Context, wanted controller.Creation) (control
 	switch {
 	case denied && own:
 		// The caller knows of no volume that it could delete.
-		if err := m.deleteClaim(ctx, claim); err != nil {
+		if err := deleteObject(ctx, claim, m.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete); err != nil {
 			m.Logger.Warn("Could not delete a claim that was made for a call of the CSI driver", "claim", described, "error", err)
 		}
 		return controller.Created{}, err
@@ -318,15 +318,15 @@ func createdAs(pv *corev1.PersistentVolume, wanted controller.Creation, describe
 	return controller.Created{Volume: volume, Bytes: bytes, Context: pv.Spec.CSI.VolumeAttributes}, nil
 }
 
-// deletionTime is how long the deletion of a claim may take, even if its caller no
+// deletionTime is how long the deletion of an object may take, even if its caller no
 // longer waits.
 const deletionTime = 5 * time.Second
 
-// deleteClaim deletes a claim, but not another one of its name.
-func (m *Maker) deleteClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+// deleteObject deletes an object, but not another one of its name.
+func deleteObject(ctx context.Context, object metav1.Object, by func(context.Context, string, metav1.DeleteOptions) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletionTime)
 	defer cancel()
-	err := m.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
+	err := by(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(object.GetUID()))})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

@@ -57,7 +57,7 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 		if err := m.unused(pv, v); err != nil {
 			return err
 		}
-		if err := m.deleteClaim(ctx, claim); err != nil {
+		if err := deleteObject(ctx, claim, m.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Delete); err != nil {
 			return err
 		}
 	}

@@ -194,7 +194,7 @@ func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (remov
 	case err != nil:
 		return false, err
 	}
-	if err := m.deleteSnapshot(ctx, asked); err != nil {
+	if err := deleteObject(ctx, asked, m.SnapshotClient.SnapshotV1().VolumeSnapshots(asked.Namespace).Delete); err != nil {
 		return false, err
 	}
 	removed, ended, err := await(ctx, func() (gone, ended bool, err error) {
@@ -212,15 +212,4 @@ func (m *Maker) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) (remov
 		err = failure(conflict, "snapshot %s has not been removed yet: VolumeSnapshot %s/%s is being deleted", snapshot, asked.Namespace, asked.Name)
 	}
 	return removed, err
-}
-
-// deleteSnapshot deletes a VolumeSnapshot, but not another one of its name.
-func (m *Maker) deleteSnapshot(ctx context.Context, snapshot *snapshotv1.VolumeSnapshot) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deletionTime)
-	defer cancel()
-	err := m.SnapshotClient.SnapshotV1().VolumeSnapshots(snapshot.Namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(snapshot.UID))})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }

@@ -39,10 +39,18 @@ type Volumes interface {
 	Extend(ctx context.Context, target backends.Target, sizeGiB int64) (cinder.Volume, error)
 }
 
-// Room counts what volumes use; *placement.Placer implements it.
+// Room places the growth of volumes; *placement.Placer implements it.
 type Room interface {
 	// Grow reserves room for a volume's growth.
 	Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*placement.Denial, error)
+	// Health returns nil while a backend answers; Unanswered returns the denial if it
+	// does not.
+	Health(backend string) error
+	Unanswered(backend string, unhealthy error) *placement.Denial
+}
+
+// Growths counts the growth of volumes; *ledger.Ledger implements it.
+type Growths interface {
 	// HoldGrowth reserves, until SettleGrowth and regardless of quotas, room for a growth
 	// that may have been requested from Cinder.
 	HoldGrowth(claim types.UID, sizeGiB int64)
@@ -53,10 +61,6 @@ type Room interface {
 	// SettleGrowth ends the reservation in any case, when nothing extends the volume
 	// any more. The size is the one that Cinder shows, or 0 if it refused.
 	SettleGrowth(claim types.UID, sizeGiB int64)
-	// Health returns nil while a backend answers; Unanswered returns the denial if it
-	// does not.
-	Health(backend string) error
-	Unanswered(backend string, unhealthy error) *placement.Denial
 }
 
 // Options configure a Controller.
@@ -66,8 +70,9 @@ type Options struct {
 	Name, Cluster string
 
 	// Policy returns the policy in force.
-	Policy func() *policy.Policy
-	Room   Room
+	Policy  func() *policy.Policy
+	Room    Room
+	Growths Growths
 	// Volumes returns an error if no backend of that name is configured.
 	Volumes func(backend string) (Volumes, error)
 	// OnBehalfOf marks requests to Cinder as a tenant's.
@@ -156,7 +161,7 @@ func (c *Controller) claimSeen(claim *corev1.PersistentVolumeClaim) {
 		return
 	}
 	if claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimControllerResizeInProgress {
-		c.Room.HoldGrowth(c.countedAs(claim), sizeOf(storage(claim.Status.AllocatedResources)))
+		c.Growths.HoldGrowth(c.countedAs(claim), sizeOf(storage(claim.Status.AllocatedResources)))
 	}
 	c.consider(claim)
 }
@@ -203,7 +208,7 @@ func (c *Controller) VolumeChanged(before, after *corev1.PersistentVolume) {
 
 // claimGone forgets a claim, once nothing extends its volume.
 func (c *Controller) claimGone(claim *corev1.PersistentVolumeClaim) {
-	if c.Room.IsGrowing(c.countedAs(claim)) {
+	if c.Growths.IsGrowing(c.countedAs(claim)) {
 		c.gone.add(claim)
 	}
 	c.over(claim)
@@ -237,7 +242,7 @@ func isHistoric(pv *corev1.PersistentVolume) bool {
 func (c *Controller) over(claim *corev1.PersistentVolumeClaim) {
 	c.parked.Forget(claim.UID)
 	c.loop.Forget(keyOf(claim))
-	if c.Room.IsGrowing(c.countedAs(claim)) {
+	if c.Growths.IsGrowing(c.countedAs(claim)) {
 		c.loop.Queue.Add(keyOf(claim))
 	}
 }

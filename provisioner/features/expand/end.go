@@ -22,7 +22,7 @@ import (
 // Cinder knows what became of the growth. pv is valid if err is nil.
 func (c *Controller) end(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, err error) bool {
 	switch {
-	case c.Room.GiveUpGrowth(c.countedAs(claim)):
+	case c.Growths.GiveUpGrowth(c.countedAs(claim)):
 	case apierrors.IsNotFound(err):
 		// Either the cache does not have the PersistentVolume yet, and its arrival
 		// brings the claim back; or it is gone, and the volume's deletion ends the
@@ -31,7 +31,7 @@ func (c *Controller) end(claim *corev1.PersistentVolumeClaim, pv *corev1.Persist
 		return false
 	default:
 		// This program does not extend such a volume.
-		c.Room.SettleGrowth(c.countedAs(claim), 0)
+		c.Growths.SettleGrowth(c.countedAs(claim), 0)
 	}
 	c.forget(claim)
 	return true
@@ -76,7 +76,7 @@ func (e *expansion) look(ctx context.Context, claim *corev1.PersistentVolumeClai
 	case !errors.Is(err, errLooked) && !isInfeasible(err):
 		return objects.WithRemedy(err, e.origin)
 	}
-	e.c.Room.SettleGrowth(e.c.countedAs(claim), shown)
+	e.c.Growths.SettleGrowth(e.c.countedAs(claim), shown)
 	e.c.forget(claim)
 	return nil
 }

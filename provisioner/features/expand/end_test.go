@@ -34,13 +34,6 @@ func (r *ledgerRoom) Grow(_ context.Context, claim types.UID, d ledger.Decided) 
 	}
 	return nil, err
 }
-func (r *ledgerRoom) GiveUpGrowth(claim types.UID) bool {
-	over, _ := r.Ledger.GiveUpGrowth(claim)
-	return over
-}
-func (r *ledgerRoom) SettleGrowth(claim types.UID, sizeGiB int64) {
-	r.Ledger.SettleGrowth(claim, sizeGiB)
-}
 func (r *ledgerRoom) Health(string) error { return nil }
 func (r *ledgerRoom) Unanswered(string, error) *placement.Denial {
 	return &placement.Denial{Reason: placement.ReasonBackendUnavailable}
@@ -54,7 +47,7 @@ func withQuota(t *testing.T) (*fixture, *ledgerRoom) {
 	f.must(err)
 	f.policy.Store(parsed)
 	room := &ledgerRoom{Ledger: ledger.New(f.policy.Load)}
-	f.Controller.Room = room
+	f.Controller.Room, f.Controller.Growths = room, room
 	return f, room
 }
 

@@ -126,7 +126,7 @@ func (e *expansion) extend(ctx context.Context) error {
 	if err != nil {
 		return objects.WithRemedy(err, e.origin)
 	}
-	e.c.Room.SettleGrowth(e.c.countedAs(e.claim), v.SizeGiB)
+	e.c.Growths.SettleGrowth(e.c.countedAs(e.claim), v.SizeGiB)
 	if e.pv, err = objects.SetCapacity(ctx, e.c.Client, e.pv, v.SizeGiB); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (e *expansion) begin() backends.Permit {
 		claim, err := inProgress(requested(e.claim)).write(ctx, e.c.Client, e.claim)
 		if err == nil {
 			begun, e.claim = true, claim
-			e.c.Room.HoldGrowth(e.c.countedAs(claim), sizeOf(requested(claim)))
+			e.c.Growths.HoldGrowth(e.c.countedAs(claim), sizeOf(requested(claim)))
 		}
 		return err
 	}

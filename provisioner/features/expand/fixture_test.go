@@ -161,7 +161,7 @@ func newFixture(t *testing.T) *fixture {
 	f.policy.Store(parsed)
 	f.factory = informers.NewSharedInformerFactory(f.client, 0)
 	f.Controller = New(Options{
-		Name: "test", Cluster: "cluster-1", Policy: f.policy.Load, Room: f.room,
+		Name: "test", Cluster: "cluster-1", Policy: f.policy.Load, Room: f.room, Growths: f.room,
 		Volumes: func(backend string) (Volumes, error) {
 			if volumes, ok := f.volumes[backend]; ok {
 				return volumes, nil

@@ -81,7 +81,7 @@ func (c *Controller) deny(ctx context.Context, e *expansion, cached *corev1.Pers
 				return c.retry(e, err, retry.For(nil))
 			}
 		}
-		c.Room.SettleGrowth(c.countedAs(cached), 0)
+		c.Growths.SettleGrowth(c.countedAs(cached), 0)
 	}
 	e.park(cached, denied.State(), always(denied.Denial))
 	return worker.Outcome{Done: true}
@@ -95,7 +95,7 @@ func (c *Controller) giveUp(ctx context.Context, e *expansion, failure error) er
 	if err := e.write(ctx, infeasible(requested(e.claim), message)); err != nil {
 		return errors.Join(failure, err)
 	}
-	c.Room.SettleGrowth(c.countedAs(e.claim), 0)
+	c.Growths.SettleGrowth(c.countedAs(e.claim), 0)
 	return failure
 }
 

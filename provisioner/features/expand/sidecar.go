@@ -114,13 +114,13 @@ func (e *expansion) askedFor(ctx context.Context, bytes int64) error {
 // expandForSidecar extends the volume if nothing denies it. A volume that already has
 // the size needs no admission.
 func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
-	room, uid, size := e.c.Room, e.c.countedAs(e.claim), requested(e.claim)
+	growths, uid, size := e.c.Growths, e.c.countedAs(e.claim), requested(e.claim)
 	wanted := sizeOf(size)
 	volumes, err := e.c.Volumes(e.backend)
 	if err != nil {
 		return 0, fmt.Errorf("PersistentVolume %s: %w", e.pv.Name, err)
 	}
-	if room.IsGrowing(uid) {
+	if growths.IsGrowing(uid) {
 		// A call in this term or an earlier one may have begun the growth, or a quota
 		// may have had no room for it.
 		shown, err := e.settleShown(ctx, volumes, wanted)
@@ -150,20 +150,20 @@ func (e *expansion) expandForSidecar(ctx context.Context) (int64, error) {
 				return err
 			}
 		}
-		room.HoldGrowth(uid, wanted)
+		growths.HoldGrowth(uid, wanted)
 		return nil
 	}
 	v, err := volumes.Extend(ctx, target, wanted)
 	switch {
 	case err == nil:
-		room.SettleGrowth(uid, v.SizeGiB)
+		growths.SettleGrowth(uid, v.SizeGiB)
 		return v.SizeGiB, nil
 	case isInfeasible(err):
-		room.SettleGrowth(uid, 0)
+		growths.SettleGrowth(uid, 0)
 	default:
 		// A growth that was requested from Cinder counts until it is known what became
 		// of it.
-		room.GiveUpGrowth(uid)
+		growths.GiveUpGrowth(uid)
 	}
 	return 0, err
 }
@@ -188,7 +188,7 @@ func (e *expansion) recordForCaller(ctx context.Context, sizeGiB int64, failure 
 			return err
 		}
 		return e.writeForCaller(ctx, finished(storage(live.Spec.Capacity)))
-	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Room.IsGrowing(e.c.countedAs(e.claim)):
+	case isInfeasible(failure), errors.As(failure, &denied) && !e.c.Growths.IsGrowing(e.c.countedAs(e.claim)):
 		// Nothing extends the volume any more.
 		return errors.Join(failure, e.writeForCaller(ctx, status{}))
 	}
@@ -231,7 +231,7 @@ func (e *expansion) settleShown(ctx context.Context, volumes Volumes, wanted int
 	case !errors.Is(err, errLooked):
 		return 0, err
 	}
-	e.c.Room.SettleGrowth(e.c.countedAs(e.claim), shown)
+	e.c.Growths.SettleGrowth(e.c.countedAs(e.claim), shown)
 	return shown, nil
 }
 

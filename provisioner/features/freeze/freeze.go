@@ -58,7 +58,9 @@ type Options struct {
 	Namespace string
 	Uses      Uses
 	Gate      Gate
-	Logger    *slog.Logger
+	// AtMost is how long filesystems stay frozen at most.
+	AtMost time.Duration
+	Logger *slog.Logger
 }
 
 // Freezer freezes filesystems for one term.
@@ -72,29 +74,8 @@ type Freezer struct {
 // New makes the Freezer of one term.
 func New(options Options) *Freezer { return &Freezer{Options: options, busy: map[string]bool{}} }
 
-// Reason is why volumes cannot be frozen.
-type Reason string
-
-const (
-	// Raw means that a raw block volume is in use.
-	Raw Reason = "raw"
-	// Native means that a volume is in mode native.
-	Native Reason = "native"
-	// Silent means that the plugin of a node that has the volume does not answer.
-	Silent Reason = "silent"
-	// Busy means that the volume or its node is in the middle of something else.
-	Busy Reason = "busy"
-	// Foreign means that somebody else has frozen the filesystem.
-	Foreign Reason = "foreign"
-	// Failed means anything else.
-	Failed Reason = "failed"
-)
-
 // Refusal is why volumes are not frozen.
 type Refusal struct {
-	Reason Reason
-	// PersistentVolume and Node may be empty.
-	PersistentVolume, Node string
 	// ordered means that nodes were told to freeze something.
 	ordered bool
 	text    string
@@ -106,14 +87,16 @@ func (r *Refusal) Error() string { return r.text }
 // MayHaveStoppedPods reports whether something may have been frozen for a while.
 func (r *Refusal) MayHaveStoppedPods() bool { return r.ordered }
 
-func refuse(reason Reason, pv, node, format string, values ...any) error {
-	return &Refusal{Reason: reason, PersistentVolume: pv, Node: node, text: fmt.Sprintf(format, values...)}
+func refuse(format string, values ...any) error {
+	return &Refusal{text: fmt.Sprintf(format, values...)}
 }
 
-// Hold are volumes whose filesystems are frozen.
-type Hold struct {
-	freezer *Freezer
-	id      string
+// hold are volumes whose filesystems are, or are to be, frozen.
+type hold struct {
+	*Freezer
+	id string
+	// pvs are the names of their PersistentVolumes, by handle.
+	pvs map[string]string
 	// nodes have the order, and closed are the volumes whose gates are closed.
 	nodes  []*corev1.Node
 	closed []wire.Handle
@@ -124,81 +107,32 @@ type Hold struct {
 
 // Freeze freezes the filesystems of volumes on all nodes that use them. When it returns,
 // everything that pods have written is on the disks, and nothing more is written to any of
-// them until Thaw, which must be called, or for at most a time. The error is a Refusal if
-// the volumes cannot be frozen now.
-func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume, atMost time.Duration) (_ *Hold, err error) {
-	h := &Hold{freezer: f, id: rand.Text()}
+// them until thaw, which must be called, or for at most Options.AtMost. The error is a
+// Refusal if the volumes cannot be frozen now.
+//
+// thaw thaws everything. It returns nil if all filesystems stayed frozen until it was
+// called, and no volume was attached to a node meanwhile: then snapshots that were taken in
+// between show one moment. It works although its context has ended, and a second call
+// returns the same.
+func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume) (thaw func(context.Context) error, err error) {
+	h := &hold{Freezer: f, id: rand.Text(), pvs: map[string]string{}}
 	defer func() {
 		if err != nil {
 			h.release()
 		}
 	}()
-	handles := map[string]string{} // names of PersistentVolumes
-	for _, pv := range volumes {
-		source := pv.Spec.CSI
-		if source == nil || source.Driver != wire.DriverName {
-			// No gate is in the way of a pod that uses it meanwhile.
-			return nil, refuse(Native, pv.Name, "", "the volume of PersistentVolume %s is in mode native, so nobody can freeze its filesystem; use a class with the consistency array or none", pv.Name)
-		}
-		handle, err := wire.ParseHandle(source.VolumeHandle)
-		if err != nil {
-			return nil, fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
-		}
-		if handles[handle.String()] != "" {
-			continue
-		}
-		// Before anybody is asked which nodes have it.
-		if !f.Gate.Close(handle) {
-			return nil, refuse(Busy, pv.Name, "", "the volume of PersistentVolume %s is just being attached to a node", pv.Name)
-		}
-		h.closed = append(h.closed, handle)
-		handles[handle.String()] = pv.Name
+	if err := h.close(volumes); err != nil {
+		return nil, err
 	}
-	if len(handles) > frozen.MaxVolumes {
-		return nil, refuse(Failed, "", "", "%d volumes are too many to be frozen at once; %d can be", len(handles), frozen.MaxVolumes)
-	}
-	usedBy, err := f.nodesOf(ctx, volumes)
+	nodes, err := f.usersOf(ctx, volumes)
 	if err != nil {
 		return nil, err
 	}
-	used := map[string]*corev1.Node{}
-	for i, pv := range volumes {
-		nodes := usedBy[i]
-		switch {
-		case len(nodes) == 0:
-		case pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock:
-			return nil, refuse(Raw, pv.Name, nodes[0].Name, "the volume of PersistentVolume %s is a raw block volume, and in use on node %s: it has no filesystem to freeze", pv.Name, nodes[0].Name)
-		}
-		for _, node := range nodes {
-			// The others would wait for it, frozen.
-			if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-				return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
-			}) {
-				return nil, refuse(Silent, pv.Name, node.Name, "node %s, which uses the volume of PersistentVolume %s, is not Ready", node.Name, pv.Name)
-			}
-			used[node.Name] = node
-		}
-	}
-	nodes := slices.SortedFunc(maps.Values(used), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	if node := f.take(nodes); node != "" {
-		return nil, refuse(Busy, "", node, "other volumes are just frozen on node %s", node)
+		return nil, refuse("other volumes are just frozen on node %s", node)
 	}
 	h.nodes = nodes
-	order := frozen.Order{ID: h.id, Volumes: slices.Sorted(maps.Keys(handles)), AtMost: atMost}
-	if err := h.each(ctx, func(ctx context.Context, node *corev1.Node) error {
-		answer, err := f.order(ctx, node, order, frozen.Frozen, frozen.Refused, frozen.Lost)
-		switch {
-		case err != nil:
-			return err
-		case answer.State == frozen.Frozen:
-			return nil
-		}
-		pv, which := handles[answer.Volume], "filesystems"
-		if pv != "" {
-			which = "the filesystem of PersistentVolume " + pv
-		}
-		return refuse(Reason(answer.Reason), pv, node.Name, "node %s has not frozen %s: %s", node.Name, which, answer.Message)
-	}); err != nil {
+	if err := h.each(ctx, h.freeze); err != nil {
 		// Nobody waits for that: without it, they thaw by themselves.
 		_ = h.each(context.WithoutCancel(ctx), func(ctx context.Context, node *corev1.Node) error {
 			_, err := f.order(ctx, node, frozen.Order{ID: h.id, Thaw: true})
@@ -210,7 +144,74 @@ func (f *Freezer) Freeze(ctx context.Context, volumes []*corev1.PersistentVolume
 		}
 		return nil, err
 	}
-	return h, nil
+	return h.thaw, nil
+}
+
+// close keeps all volumes from being attached to more nodes.
+func (h *hold) close(volumes []*corev1.PersistentVolume) error {
+	for _, pv := range volumes {
+		source := pv.Spec.CSI
+		if source == nil || source.Driver != wire.DriverName {
+			// No gate is in the way of a pod that uses it meanwhile.
+			return refuse("the volume of PersistentVolume %s is in mode native, so nobody can freeze its filesystem; use a class with the consistency array or none", pv.Name)
+		}
+		handle, err := wire.ParseHandle(source.VolumeHandle)
+		if err != nil {
+			return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
+		}
+		if h.pvs[handle.String()] != "" {
+			continue
+		}
+		// Before anybody is asked which nodes have it.
+		if !h.Gate.Close(handle) {
+			return refuse("the volume of PersistentVolume %s is just being attached to a node", pv.Name)
+		}
+		h.closed = append(h.closed, handle)
+		h.pvs[handle.String()] = pv.Name
+	}
+	if len(h.pvs) > frozen.MaxVolumes {
+		return refuse("%d volumes are too many to be frozen at once; %d can be", len(h.pvs), frozen.MaxVolumes)
+	}
+	return nil
+}
+
+// freeze has one node freeze the filesystems.
+func (h *hold) freeze(ctx context.Context, node *corev1.Node) error {
+	order := frozen.Order{ID: h.id, Volumes: slices.Sorted(maps.Keys(h.pvs)), AtMost: h.AtMost}
+	answer, err := h.order(ctx, node, order, frozen.Frozen, frozen.Refused, frozen.Lost)
+	if err != nil || answer.State == frozen.Frozen {
+		return err
+	}
+	which := "filesystems"
+	if pv := h.pvs[answer.Volume]; pv != "" {
+		which = "the filesystem of PersistentVolume " + pv
+	}
+	return refuse("node %s has not frozen %s: %s", node.Name, which, answer.Message)
+}
+
+// usersOf returns the nodes that may have any of some volumes.
+func (f *Freezer) usersOf(ctx context.Context, volumes []*corev1.PersistentVolume) ([]*corev1.Node, error) {
+	usedBy, err := f.nodesOf(ctx, volumes)
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]*corev1.Node{}
+	for i, pv := range volumes {
+		nodes := usedBy[i]
+		if len(nodes) > 0 && pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+			return nil, refuse("the volume of PersistentVolume %s is a raw block volume, and in use on node %s: it has no filesystem to freeze", pv.Name, nodes[0].Name)
+		}
+		for _, node := range nodes {
+			// The others would wait for it, frozen.
+			if slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+			}) {
+				return nil, refuse("node %s, which uses the volume of PersistentVolume %s, is not Ready", node.Name, pv.Name)
+			}
+			used[node.Name] = node
+		}
+	}
+	return slices.SortedFunc(maps.Values(used), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }), nil
 }
 
 // nodesOf returns the nodes that may have each of some volumes. It asks for all at once,
@@ -268,46 +269,41 @@ func (f *Freezer) take(nodes []*corev1.Node) string {
 	return ""
 }
 
-// Thaw thaws everything. It returns nil if all filesystems stayed frozen from when Freeze
-// returned until Thaw was called, and no volume was attached to a node meanwhile: then
-// snapshots that were taken in between show one moment. It works although ctx has ended, and
-// a second call returns the same.
-func (h *Hold) Thaw(ctx context.Context) error {
+// thaw is the function that Freeze returns.
+func (h *hold) thaw(ctx context.Context) error {
 	h.once.Do(func() {
 		defer h.release()
-		h.err = h.thaw(context.WithoutCancel(ctx))
+		h.err = h.each(context.WithoutCancel(ctx), h.thawOn)
 	})
 	return h.err
 }
 
-func (h *Hold) thaw(ctx context.Context) error {
-	return h.each(ctx, func(ctx context.Context, node *corev1.Node) error {
-		answer, err := h.freezer.order(ctx, node, frozen.Order{ID: h.id, Thaw: true}, frozen.Thawed, frozen.Lost, frozen.Refused)
-		if err != nil {
-			return err
-		}
-		if answer.State != frozen.Thawed {
-			return fmt.Errorf("filesystems did not stay frozen on node %s: %s", node.Name, answer.Message)
-		}
-		h.freezer.Logger.Info("Filesystems were frozen on a node", "node", node.Name, "pause", answer.Pause.Round(time.Millisecond).String())
-		return nil
-	})
+func (h *hold) thawOn(ctx context.Context, node *corev1.Node) error {
+	answer, err := h.order(ctx, node, frozen.Order{ID: h.id, Thaw: true}, frozen.Thawed, frozen.Lost, frozen.Refused)
+	if err != nil {
+		return err
+	}
+	if answer.State != frozen.Thawed {
+		return fmt.Errorf("filesystems did not stay frozen on node %s: %s", node.Name, answer.Message)
+	}
+	h.Logger.Info("Filesystems were frozen on a node", "node", node.Name, "pause", answer.Pause.Round(time.Millisecond).String())
+	return nil
 }
 
 // release lets volumes be attached again, and nodes freeze others.
-func (h *Hold) release() {
+func (h *hold) release() {
 	for _, volume := range h.closed {
-		h.freezer.Gate.Open(volume)
+		h.Gate.Open(volume)
 	}
-	h.freezer.mu.Lock()
-	defer h.freezer.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, node := range h.nodes {
-		delete(h.freezer.busy, node.Name)
+		delete(h.busy, node.Name)
 	}
 }
 
 // each does something with all nodes at once, and returns the first error.
-func (h *Hold) each(ctx context.Context, do func(ctx context.Context, node *corev1.Node) error) error {
+func (h *hold) each(ctx context.Context, do func(ctx context.Context, node *corev1.Node) error) error {
 	errs := make([]error, len(h.nodes))
 	var group sync.WaitGroup
 	for i, node := range h.nodes {
@@ -358,7 +354,7 @@ func (f *Freezer) order(ctx context.Context, node *corev1.Node, order frozen.Ord
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return frozen.Answer{}, ctx.Err()
 			}
-			return frozen.Answer{}, refuse(Silent, "", node.Name, "the node plugin of %s does not answer", node.Name)
+			return frozen.Answer{}, refuse("the node plugin of %s does not answer", node.Name)
 		case <-time.After(look):
 		}
 	}

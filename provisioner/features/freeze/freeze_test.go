@@ -184,7 +184,7 @@ func newCluster(t *testing.T) *cluster {
 }
 
 func (c *cluster) freezer() *Freezer {
-	return New(Options{Client: c.client, Namespace: "ns", Uses: c, Gate: c, Logger: slog.New(slog.DiscardHandler)})
+	return New(Options{Client: c.client, Namespace: "ns", Uses: c, Gate: c, AtMost: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func volume(name string) *corev1.PersistentVolume {
@@ -221,11 +221,11 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 		"one thaws by itself":     {func(c *cluster) { c.nodes["n2"].lose(errors.New("its guard was killed")) }, "on node n2: its guard was killed"},
 		"a plugin is stopped":     {func(c *cluster) { c.nodes["n2"].stop() }, "on node n2: the node plugin was stopped"},
 		"another leader freezes, too": {func(c *cluster) {
-			_, _ = c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")}, time.Second)
+			_, _ = c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")})
 		}, ""},
 		"another leader freezes on n1": {func(c *cluster) {
 			c.open()
-			c.must(c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")}, time.Second))
+			c.must(c.freezer().Freeze(c.Context(), []*corev1.PersistentVolume{volume("pv-a")}))
 		}, "somebody else has written another order"},
 		"a Lease is deleted": {func(c *cluster) {
 			_ = c.client.CoordinationV1().Leases("ns").Delete(c.Context(), frozen.LeaseName("n2"), metav1.DeleteOptions{})
@@ -239,7 +239,7 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				k.use("pv-b", "n1", "n2")
 				f := k.freezer()
 				// pv-c is used nowhere.
-				h, err := f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-a"), volume("pv-b"), volume("pv-c")}, 10*time.Second)
+				thaw, err := f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-a"), volume("pv-b"), volume("pv-c")})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -256,7 +256,7 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
 				for range 2 {
-					if err := h.Thaw(ctx); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+					if err := thaw(ctx); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 						t.Errorf("the error is %v", err)
 					}
 				}
@@ -267,9 +267,9 @@ func TestSnapshotsBetweenFreezeAndThawShowOneMoment(t *testing.T) {
 				if left := k.frozen(); len(left) > 0 {
 					t.Errorf("left frozen are %q", left)
 				}
-				h, err = f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-c")}, 10*time.Second)
+				thaw, err = f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-c")})
 				if err == nil {
-					err = h.Thaw(t.Context())
+					err = thaw(t.Context())
 				}
 				if err != nil {
 					t.Error(err)
@@ -289,7 +289,7 @@ func (c *cluster) open() {
 	clear(c.closed)
 }
 
-func (c *cluster) must(_ *Hold, err error) {
+func (c *cluster) must(_ func(context.Context) error, err error) {
 	c.Helper()
 	if err != nil {
 		c.Error(err)
@@ -300,23 +300,22 @@ func (c *cluster) must(_ *Hold, err error) {
 func TestWhatIsNotFrozen(t *testing.T) {
 	a, b := volume("pv-a"), volume("pv-b")
 	for name, c := range map[string]struct {
-		prepare  func(c *cluster)
-		volumes  []*corev1.PersistentVolume
-		reason   Reason
-		pv, node string
-		ordered  bool
+		prepare func(c *cluster)
+		volumes []*corev1.PersistentVolume
+		want    string
+		ordered bool
 	}{
-		"a raw volume in use": {nil, []*corev1.PersistentVolume{a, raw("pv-b")}, Raw, "pv-b", "n2", false},
+		"a raw volume in use": {nil, []*corev1.PersistentVolume{a, raw("pv-b")}, "the volume of PersistentVolume pv-b is a raw block volume, and in use on node n2: it has no filesystem to freeze", false},
 		// It may get used, and be released again, without anybody noticing.
-		"a native volume":         {nil, []*corev1.PersistentVolume{a, native("pv-e")}, Native, "pv-e", "", false},
-		"a node without a plugin": {func(c *cluster) { c.nodes["n2"].stop() }, []*corev1.PersistentVolume{a, b}, Silent, "", "n2", true},
+		"a native volume":         {nil, []*corev1.PersistentVolume{a, native("pv-e")}, "the volume of PersistentVolume pv-e is in mode native, so nobody can freeze its filesystem; use a class with the consistency array or none", false},
+		"a node without a plugin": {func(c *cluster) { c.nodes["n2"].stop() }, []*corev1.PersistentVolume{a, b}, "the node plugin of n2 does not answer", true},
 		"a node that is not Ready": {func(c *cluster) {
 			lost := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}}}
 			_, _ = c.client.CoreV1().Nodes().Update(c.Context(), lost, metav1.UpdateOptions{})
-		}, []*corev1.PersistentVolume{a, b}, Silent, "pv-b", "n2", false},
-		"a volume that others froze": {func(c *cluster) { c.nodes["n2"].refuses = frozen.Refuse(frozen.Foreign, handleOf("pv-b"), "others") }, []*corev1.PersistentVolume{a, b}, Foreign, "pv-b", "n2", true},
-		"a volume being attached":    {func(c *cluster) { c.Close(wire.Handle{Backend: "gold", ID: handleOf("pv-b")[len("gold/"):]}) }, []*corev1.PersistentVolume{a, b}, Busy, "pv-b", "", false},
-		"a node that freezes others": {func(c *cluster) {}, []*corev1.PersistentVolume{b, volume("pv-d")}, Busy, "", "n3", false},
+		}, []*corev1.PersistentVolume{a, b}, "node n2, which uses the volume of PersistentVolume pv-b, is not Ready", false},
+		"a volume that others froze": {func(c *cluster) { c.nodes["n2"].refuses = frozen.Refuse(frozen.Foreign, handleOf("pv-b"), "others") }, []*corev1.PersistentVolume{a, b}, "node n2 has not frozen the filesystem of PersistentVolume pv-b: others", true},
+		"a volume being attached":    {func(c *cluster) { c.Close(wire.Handle{Backend: "gold", ID: handleOf("pv-b")[len("gold/"):]}) }, []*corev1.PersistentVolume{a, b}, "the volume of PersistentVolume pv-b is just being attached to a node", false},
+		"a node that freezes others": {func(c *cluster) {}, []*corev1.PersistentVolume{b, volume("pv-d")}, "other volumes are just frozen on node n3", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -326,8 +325,9 @@ func TestWhatIsNotFrozen(t *testing.T) {
 				k.use("pv-d", "n3")
 				k.attachments["pv-b"] = []string{"n2"}
 				f := k.freezer()
-				other, err := f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-c")}, 20*time.Second)
-				k.must(other, err)
+				f.AtMost = 20 * time.Second
+				thaw, err := f.Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-c")})
+				k.must(thaw, err)
 				closed := len(k.closed)
 				if c.prepare != nil {
 					c.prepare(k)
@@ -335,9 +335,9 @@ func TestWhatIsNotFrozen(t *testing.T) {
 				if name == "a volume being attached" {
 					closed++
 				}
-				_, err = f.Freeze(t.Context(), c.volumes, 20*time.Second)
+				_, err = f.Freeze(t.Context(), c.volumes)
 				var refusal *Refusal
-				if !errors.As(err, &refusal) || refusal.Reason != c.reason || refusal.PersistentVolume != c.pv || refusal.Node != c.node || refusal.MayHaveStoppedPods() != c.ordered {
+				if !errors.As(err, &refusal) || refusal.Error() != c.want || refusal.MayHaveStoppedPods() != c.ordered {
 					t.Errorf("the error is %+v", err)
 				}
 				if len(k.closed) != closed {
@@ -347,7 +347,7 @@ func TestWhatIsNotFrozen(t *testing.T) {
 				if left := k.frozen(); !slices.Equal(left, []string{"n3"}) {
 					t.Errorf("left frozen are %q", left)
 				}
-				if err := other.Thaw(t.Context()); err != nil && name != "a node without a plugin" { // which took too long
+				if err := thaw(t.Context()); err != nil && name != "a node without a plugin" { // which took too long
 					t.Error(err)
 				}
 				for _, n := range k.nodes {
@@ -368,12 +368,12 @@ func TestANodeThatIsOffHasNothingToFreeze(t *testing.T) {
 		if _, err := k.client.CoreV1().Nodes().Update(t.Context(), off, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h, err := k.freezer().Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-a")}, time.Second)
-		k.must(h, err)
+		thaw, err := k.freezer().Freeze(t.Context(), []*corev1.PersistentVolume{volume("pv-a")})
+		k.must(thaw, err)
 		if got := k.frozen(); len(got) > 0 {
 			t.Errorf("frozen are %q", got)
 		}
-		if err := h.Thaw(t.Context()); err != nil {
+		if err := thaw(t.Context()); err != nil {
 			t.Error(err)
 		}
 		for _, n := range k.nodes {

@@ -78,10 +78,10 @@ func TestALeaderThatDiesLeavesNothingFrozen(t *testing.T) {
 				k.use("pv-a", "n1")
 				volumes := []*corev1.PersistentVolume{volume("pv-a")}
 				client := &mortal{Interface: k.client, left: nth, after: after}
-				dies := New(Options{Client: client, Namespace: "ns", Uses: k, Gate: k, Logger: slog.New(slog.DiscardHandler)})
-				h, err := dies.Freeze(t.Context(), volumes, 10*time.Second)
+				dies := New(Options{Client: client, Namespace: "ns", Uses: k, Gate: k, AtMost: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+				thaw, err := dies.Freeze(t.Context(), volumes)
 				if err == nil {
-					err = h.Thaw(t.Context())
+					err = thaw(t.Context())
 				}
 				reached = client.left <= 0
 				if reached != (err != nil) {
@@ -94,9 +94,9 @@ func TestALeaderThatDiesLeavesNothingFrozen(t *testing.T) {
 						t.Errorf("left frozen are %q", left)
 					}
 				}
-				h, err = k.freezer().Freeze(t.Context(), volumes, 10*time.Second)
+				thaw, err = k.freezer().Freeze(t.Context(), volumes)
 				if err == nil {
-					err = h.Thaw(t.Context())
+					err = thaw(t.Context())
 				}
 				if err != nil {
 					t.Errorf("after a death at request %d (after it: %t): %v", nth, after, err)

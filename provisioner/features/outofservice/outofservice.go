@@ -12,6 +12,7 @@
 package outofservice
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -133,9 +134,7 @@ type seen struct {
 
 // New makes the Controller of one term.
 func New(options Options) *Controller {
-	if options.Pause == 0 {
-		options.Pause = Pause
-	}
+	options.Pause = cmp.Or(options.Pause, Pause)
 	c := &Controller{Options: options, seen: map[string]*seen{}, started: time.Now()}
 	c.loop = worker.New(worker.Options[string]{
 		// One at a time.

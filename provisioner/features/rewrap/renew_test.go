@@ -69,7 +69,7 @@ func newWorld(fatal func(...any)) *world {
 }
 
 func (w *world) start() {
-	service, err := node.New(node.Options{Root: w.node, RBD: w.node, StateDir: stateDir, NodeName: "node-1", Logger: slog.New(slog.DiscardHandler)})
+	service, err := node.New(node.Options{Root: w.node.Root(), Files: w.node, RBD: w.node, StateDir: stateDir, NodeName: "node-1", Logger: slog.New(slog.DiscardHandler)})
 	w.must(err)
 	w.service = service
 }

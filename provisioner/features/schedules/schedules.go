@@ -219,9 +219,12 @@ func (c *Controller) settle(late map[types.UID]bool, tenants map[string]int) {
 }
 
 func hasSchedules(p *policy.Policy) bool {
-	return slices.ContainsFunc(p.Tenants, func(t policy.Tenant) bool {
-		return slices.ContainsFunc(t.Classes, func(rule policy.Class) bool { return len(rule.Protect) > 0 })
-	})
+	for rule := range p.Rules() {
+		if len(rule.Protect) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // protectedBy returns what schedules take of these claims. The claims of a group must all be

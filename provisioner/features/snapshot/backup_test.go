@@ -24,7 +24,19 @@ type twoShelves struct {
 	backups *fakeSnapshots
 }
 
-func (b twoShelves) Backups(string) (Snapshots, error) { return b.backups, nil }
+func (b twoShelves) Snapshots(of Shelf) (Snapshots, error) {
+	if of.Backups {
+		return b.backups, nil
+	}
+	return b.fakeBackends.Snapshots(of)
+}
+
+func (b twoShelves) Existing(of Shelf) (Existing, error) {
+	if of.Backups {
+		return b.backups, nil
+	}
+	return b.fakeBackends.Existing(of)
+}
 
 // newBackupBench returns a bench whose policy grants backups, with a VolumeSnapshot of a
 // class for them.
@@ -44,7 +56,7 @@ func newBackupBench(t *testing.T) (*bench, *fakeSnapshots) {
 func TestBackupIsTakenWhileNobodyWaits(t *testing.T) {
 	b, backups := newBackupBench(t)
 	backups.err = nil
-	b.must(b.counting.countBackend(t.Context(), shelf{"gold", true}))
+	b.must(b.counting.countBackend(t.Context(), Shelf{"gold", true}))
 	backups.err = &cinder.Error{Backend: "gold", Kind: backends.KindPending, Message: "backup x is being made"}
 	for range 2 {
 		if err := b.syncNightly(); !cinder.IsKind(err, backends.KindPending) {
@@ -108,7 +120,7 @@ func TestLeftoverBackupsDoNotWaitForOneAnother(t *testing.T) {
 			b, backups := newBackupBench(t)
 			backups.listed = []cinder.Snapshot{stamped("backup:7", "u7", false), stamped("backup:8", "u8", false)}
 			backups.failRemoval = &cinder.Error{Backend: "gold", Kind: kind, Message: "not now"}
-			err := b.leftovers.sweep(t.Context(), shelf{"gold", true}, true)
+			err := b.leftovers.sweep(t.Context(), Shelf{"gold", true}, true)
 			if retried := err != nil; retried != (kind == cinder.KindConflict) {
 				t.Errorf("the sweep ended with %v", err)
 			}

@@ -52,7 +52,6 @@ import (
 // Snapshots manages the snapshots, or the backups, of one backend; backends.Snapshots
 // implements it.
 type Snapshots interface {
-	Existing
 	TakeSnapshot(ctx context.Context, spec backends.SnapshotSpec) (cinder.Snapshot, error)
 	// MarkSnapshot marks a snapshot as recorded.
 	MarkSnapshot(ctx context.Context, s cinder.Snapshot) error
@@ -60,22 +59,24 @@ type Snapshots interface {
 	// AbandonSnapshots removes the snapshots of a VolumeSnapshot whose content names
 	// none. It returns the IDs of those that it kept.
 	AbandonSnapshots(ctx context.Context, target backends.SnapshotTarget) (kept []string, err error)
-	// Health returns nil while the backend answers.
-	Health() error
+	// FindSnapshot reads a snapshot of any owner.
+	FindSnapshot(ctx context.Context, id string) (s cinder.Snapshot, found bool, err error)
+	// Snapshots lists the cluster's snapshots, once in a term.
+	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// RelistSnapshots lists them again.
+	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
 	// Place returns the endpoint and project of the backend; zero before its first
 	// login.
 	Place() cinder.Place
 }
 
-// Existing is the interface to snapshots that exist at Cinder.
+// Existing imports snapshots, or backups, that exist at Cinder.
 type Existing interface {
 	imports.Snapshots
 	// ImportSnapshot stamps a snapshot.
 	ImportSnapshot(ctx context.Context, spec backends.SnapshotImport) (cinder.Snapshot, error)
-	// Snapshots lists the cluster's snapshots, once in a term.
-	Snapshots(ctx context.Context) ([]cinder.Snapshot, error)
-	// RelistSnapshots lists them again.
-	RelistSnapshots(ctx context.Context) ([]cinder.Snapshot, error)
+	// Place is that of Snapshots.
+	Place() cinder.Place
 }
 
 // Groups manages the group snapshots of one backend; backends.Snapshots implements it.
@@ -88,12 +89,13 @@ type Groups interface {
 
 // Backends provides the configured backends for this term.
 type Backends interface {
-	// Snapshots returns an error if no backend of that name is configured.
-	Snapshots(name string) (Snapshots, error)
-	// Backups does the same for backups.
-	Backups(name string) (Snapshots, error)
-	// Groups does the same for group snapshots.
+	// Snapshots, Existing and Groups return an error if no backend of that name is
+	// configured.
+	Snapshots(of Shelf) (Snapshots, error)
+	Existing(of Shelf) (Existing, error)
 	Groups(name string) (Groups, error)
+	// Health returns nil while a backend answers, or if none of that name is configured.
+	Health(name string) error
 	// Names lists every configured backend.
 	Names() []string
 }
@@ -204,7 +206,7 @@ type attempt = worker.Attempt[item]
 // New makes the Controller of one term.
 func New(options Options) *Controller {
 	c := &Controller{Options: options, parked: parking.NewLot[metav1.Object](), removed: map[types.UID]bool{}, handed: map[types.UID]bool{}}
-	c.counting, c.leftovers = &counting{Controller: c, counted: map[shelf]bool{}}, &leftovers{Controller: c, kept: map[string]kept{}}
+	c.counting, c.leftovers = &counting{Controller: c, counted: map[Shelf]bool{}}, &leftovers{Controller: c, kept: map[string]kept{}}
 	c.grouped = &groups{c, newPauses()}
 	options.Board.Subscribe(c.counting.hear) // before the loop, which brings back what waits for it
 	c.loop = worker.New(worker.Options[item]{
@@ -257,20 +259,21 @@ func (c *Controller) sync(ctx context.Context, a *attempt) error {
 	return c.syncSnapshot(ctx, a)
 }
 
-// shelf is what a backend keeps of one kind.
-type shelf struct {
-	backend string
-	backups bool
+// Shelf is what a backend keeps of one kind: its snapshots, or its backups.
+type Shelf struct {
+	Backend string
+	Backups bool
 }
 
-func shelfOf(origin objects.SnapshotOrigin) shelf { return shelf{origin.Backend, origin.Backup != ""} }
+func shelfOf(origin objects.SnapshotOrigin) Shelf { return Shelf{origin.Backend, origin.Backup != ""} }
 
-// in returns what manages a shelf.
-func (s shelf) in(all Backends) (Snapshots, error) {
-	if s.backups {
-		return all.Backups(s.backend)
+// answering returns what manages a shelf of a backend that answers.
+func (c *Controller) answering(of Shelf) (Snapshots, error) {
+	backend, err := c.Backends.Snapshots(of)
+	if err != nil {
+		return nil, err
 	}
-	return all.Snapshots(s.backend)
+	return backend, c.Backends.Health(of.Backend)
 }
 
 func outcome(err error) worker.Outcome {

@@ -175,7 +175,7 @@ func TestSnapshotThatCannotBeTakenNow(t *testing.T) {
 	})
 	t.Run("Cinder fails", func(t *testing.T) {
 		b := newBench(t, existing()...)
-		b.must(b.counting.countBackend(t.Context(), shelf{"gold", false}))
+		b.must(b.counting.countBackend(t.Context(), Shelf{"gold", false}))
 		b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindOverQuota, Message: "no room"}
 		if err := b.syncNightly(); !cinder.IsKind(err, cinder.KindOverQuota) {
 			t.Errorf("error %v", err)
@@ -464,7 +464,7 @@ func TestLeftovers(t *testing.T) {
 			b := newBench(t, test.existing...)
 			b.backend.listed = []cinder.Snapshot{test.found}
 			for range 2 {
-				b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
+				b.must(b.leftovers.sweep(t.Context(), Shelf{"gold", false}, true))
 			}
 			if !test.removed {
 				b.wantCalls()

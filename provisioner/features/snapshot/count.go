@@ -27,7 +27,7 @@ type counting struct {
 
 	mu sync.Mutex
 	// counted holds what the ledger has counted, and whether that count is still valid.
-	counted map[shelf]bool
+	counted map[Shelf]bool
 }
 
 // hear has a backend that answers again counted again: it may have moved to another
@@ -37,7 +37,7 @@ func (c *counting) hear(triggers []parking.Trigger) {
 	defer c.mu.Unlock()
 	for _, one := range triggers {
 		for s, counted := range c.counted {
-			if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && s.backend == one.Name && counted {
+			if (one.Kind == parking.Backend || one.Kind == parking.Credentials) && s.Backend == one.Name && counted {
 				c.counted[s] = false
 			}
 		}
@@ -64,23 +64,23 @@ func (c *counting) countBackends(ctx context.Context) {
 
 // shelves returns those of a backend that may have something: as long as nobody may make
 // backups there and there are none, its Cinder is not asked for any.
-func (c *counting) shelves(backend string) []shelf {
-	shelves := []shelf{{backend, false}}
+func (c *counting) shelves(backend string) []Shelf {
+	shelves := []Shelf{{backend, false}}
 	if policy.GrantsBackups(c.Policy(), backend) || c.shown().haveBackup(backend) {
-		shelves = append(shelves, shelf{backend, true})
+		shelves = append(shelves, Shelf{backend, true})
 	}
 	return shelves
 }
 
 // countFor counts the backend of a snapshot and, if a limit on snapshots is decisive,
 // those other backends that its tenant may use and that answer.
-func (c *counting) countFor(ctx context.Context, of shelf, d policy.Decision) error {
+func (c *counting) countFor(ctx context.Context, of Shelf, d policy.Decision) error {
 	if err := c.countBackend(ctx, of); err != nil {
-		return fmt.Errorf("cannot list what backend %s already has: %w", of.backend, err)
+		return fmt.Errorf("cannot list what backend %s already has: %w", of.Backend, err)
 	}
 	t, ok := c.Policy().Tenant(d.Tenant)
 	if !ok || !slices.ContainsFunc(d.Quotas, func(s policy.QuotaScope) bool {
-		if of.backups {
+		if of.Backups {
 			return s.Limits.Backups != nil || s.Limits.BackupGigabytes != nil
 		}
 		return s.Limits.Snapshots != nil || s.Limits.SnapshotGigabytes != nil
@@ -92,10 +92,10 @@ func (c *counting) countFor(ctx context.Context, of shelf, d policy.Decision) er
 	var group sync.WaitGroup
 	for _, class := range t.Classes {
 		for _, name := range class.Backends {
-			if name != of.backend && c.health(name) == nil {
+			if name != of.Backend && c.Backends.Health(name) == nil {
 				// A backend that is not counted in time only delays snapshots on that
 				// backend.
-				group.Go(func() { _ = c.countBackend(bounded, shelf{name, of.backups}) })
+				group.Go(func() { _ = c.countBackend(bounded, Shelf{name, of.Backups}) })
 			}
 		}
 	}
@@ -105,14 +105,14 @@ func (c *counting) countFor(ctx context.Context, of shelf, d policy.Decision) er
 
 // countBackend counts the stamped snapshots or backups of a backend, once in a term and once
 // after each outage.
-func (c *counting) countBackend(ctx context.Context, of shelf) error {
+func (c *counting) countBackend(ctx context.Context, of Shelf) error {
 	c.mu.Lock()
 	holds, again := c.counted[of]
 	c.mu.Unlock()
 	if holds {
 		return nil
 	}
-	backend, err := of.in(c.Backends)
+	backend, err := c.Backends.Snapshots(of)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (c *counting) countBackend(ctx context.Context, of shelf) error {
 
 // list lists the snapshots or backups of a backend, and counts them. The term's last listing may
 // lack snapshots that were taken since, so it frees no room.
-func (c *counting) list(ctx context.Context, of shelf, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
+func (c *counting) list(ctx context.Context, of Shelf, backend Snapshots, again bool) (all []cinder.Snapshot, err error) {
 	var began time.Time
 	if again {
 		began = time.Now()
@@ -143,14 +143,14 @@ func (c *counting) list(ctx context.Context, of shelf, backend Snapshots, again 
 
 // countListed counts what a listing shows. A snapshot from which a backup is being made
 // counts as that backup.
-func (c *counting) countListed(of shelf, all []cinder.Snapshot, began time.Time) {
+func (c *counting) countListed(of Shelf, all []cinder.Snapshot, began time.Time) {
 	present := map[types.UID]ledger.Snapshot{}
 	for _, s := range all {
 		if stamp := stamps.OfSnapshot(s); !stamps.IsForBackup(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) {
-			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{IsBackup: of.backups, Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: s.SizeGiB}
+			present[types.UID(stamp.SnapshotUID)] = ledger.Snapshot{IsBackup: of.Backups, Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: s.SizeGiB}
 		}
 	}
-	for _, tenant := range c.Ledger.FoundSnapshots(of.backend, of.backups, present, began) {
+	for _, tenant := range c.Ledger.FoundSnapshots(of.Backend, of.Backups, present, began) {
 		c.Board.Publish(roomOf(tenant))
 	}
 }
@@ -179,16 +179,6 @@ func roomOf(tenant string) parking.Trigger { return parking.Trigger{Kind: parkin
 
 func triggersAt(name string) []parking.Trigger {
 	return []parking.Trigger{{Kind: parking.Backend, Name: name}, {Kind: parking.Credentials, Name: name}}
-}
-
-// health returns nil while a backend answers. A backend that is not configured is
-// reported elsewhere.
-func (c *Controller) health(name string) error {
-	backend, err := c.Backends.Snapshots(name)
-	if err != nil {
-		return nil
-	}
-	return backend.Health()
 }
 
 func wasRecorded(s cinder.Snapshot) bool { return stamps.WasRecorded(s) }

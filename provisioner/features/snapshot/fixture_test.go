@@ -188,21 +188,35 @@ func (f *fakeSnapshots) RelistSnapshots(context.Context) ([]cinder.Snapshot, err
 func (f *fakeSnapshots) Health() error       { return f.health }
 func (f *fakeSnapshots) Place() cinder.Place { return f.place }
 
-type fakeBackends map[string]Snapshots
+type fakeBackends map[string]fakeBackend
 
-func (b fakeBackends) Snapshots(name string) (Snapshots, error) {
+type fakeBackend interface {
+	Snapshots
+	Existing
+	Health() error
+}
+
+func (b fakeBackends) of(name string) (fakeBackend, error) {
 	if backend, has := b[name]; has {
 		return backend, nil
 	}
 	return nil, fmt.Errorf("backend %q is not in the policy", name)
 }
+func (b fakeBackends) Snapshots(of Shelf) (Snapshots, error) { return b.of(of.Backend) }
+func (b fakeBackends) Existing(of Shelf) (Existing, error)   { return b.of(of.Backend) }
 func (b fakeBackends) Groups(name string) (Groups, error) {
-	backend, err := b.Snapshots(name)
+	backend, err := b.of(name)
 	groups, _ := backend.(Groups)
 	return groups, err
 }
-func (b fakeBackends) Backups(name string) (Snapshots, error) { return b.Snapshots(name) }
-func (b fakeBackends) Names() []string                        { return slices.Sorted(maps.Keys(b)) }
+func (b fakeBackends) Health(name string) error {
+	backend, err := b.of(name)
+	if err != nil {
+		return nil
+	}
+	return backend.Health()
+}
+func (b fakeBackends) Names() []string { return slices.Sorted(maps.Keys(b)) }
 
 // bench is a Controller whose caches show what its fake API server has.
 type bench struct {

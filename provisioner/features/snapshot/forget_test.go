@@ -61,11 +61,11 @@ func TestRemovedContentsAreForgotten(t *testing.T) {
 func TestKeptSnapshotsAreForgotten(t *testing.T) {
 	b := newBench(t)
 	b.backend.listed = []cinder.Snapshot{stamped("snapshot-1", "u1", true), stamped("snapshot-2", "u2", true)}
-	b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
-	b.leftovers.kept["snapshot-3"] = kept{on: shelf{"silver", false}}
+	b.must(b.leftovers.sweep(t.Context(), Shelf{"gold", false}, true))
+	b.leftovers.kept["snapshot-3"] = kept{on: Shelf{"silver", false}}
 	b.backend.listed = b.backend.listed[1:]
-	b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
-	if len(b.leftovers.kept) != 2 || b.leftovers.kept["snapshot-2"].on != (shelf{"gold", false}) || b.leftovers.kept["snapshot-3"].on != (shelf{"silver", false}) {
+	b.must(b.leftovers.sweep(t.Context(), Shelf{"gold", false}, true))
+	if len(b.leftovers.kept) != 2 || b.leftovers.kept["snapshot-2"].on != (Shelf{"gold", false}) || b.leftovers.kept["snapshot-3"].on != (Shelf{"silver", false}) {
 		t.Errorf("remembered are %+v", b.leftovers.kept)
 	}
 }

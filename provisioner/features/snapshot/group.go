@@ -91,12 +91,9 @@ func (g *grouping) resume() (err error) {
 // place records where the snapshots are to be taken.
 func (g *grouping) place() error {
 	for i, t := range g.members {
-		backend, err := shelfOf(t.origin).in(g.Backends)
+		backend, err := g.answering(shelfOf(t.origin))
 		if err != nil {
 			return err
-		}
-		if unhealthy := backend.Health(); unhealthy != nil {
-			return unhealthy
 		}
 		if err := t.place(backend.Place()); err != nil {
 			return err
@@ -181,7 +178,7 @@ func (g *grouping) take(ctx context.Context) ([]cinder.Snapshot, error) {
 // mark marks the snapshots of all members, the first one last; see takeFrozen.
 func (g *grouping) mark(ctx context.Context, taken []cinder.Snapshot) error {
 	one := func(i int, t *taking) error {
-		backend, err := shelfOf(t.origin).in(g.Backends)
+		backend, err := g.Backends.Snapshots(shelfOf(t.origin))
 		if err != nil {
 			return err
 		}
@@ -342,12 +339,9 @@ func refused(err error) bool {
 
 func (g *grouping) takeOne(ctx context.Context, t *taking, permit backends.Permit) (cinder.Snapshot, error) {
 	started := time.Now()
-	backend, err := shelfOf(t.origin).in(g.Backends)
+	backend, err := g.answering(shelfOf(t.origin))
 	if err != nil {
 		return cinder.Snapshot{}, err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return cinder.Snapshot{}, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(g.Caller(ctx, t.origin.Tenant))
 	spec := t.spec(permit)
@@ -383,7 +377,7 @@ func (g *grouping) undo(ctx context.Context) error {
 // abandon removes a member's snapshots, unless they are marked; then it returns their IDs. If
 // they had to show one moment, only the mark of the first one, which was written last, counts.
 func (g *grouping) abandon(ctx context.Context, t *taking) (kept []string, err error) {
-	backend, err := shelfOf(t.origin).in(g.Backends)
+	backend, err := g.Backends.Snapshots(shelfOf(t.origin))
 	if err != nil {
 		return nil, err
 	}

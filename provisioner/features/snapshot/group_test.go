@@ -352,7 +352,7 @@ func TestGroupForASidecar(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, true, ofCSI(test.content))
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			if test.prepare != nil {
 				test.prepare(b)
 			}
@@ -402,7 +402,7 @@ func TestAttemptsInVainGetRare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, true, ofCSI(nil))
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			i := &ice{groupShelf: b.shelf}
 			b.Freezer = i
 			test.prepare(i)
@@ -480,7 +480,7 @@ func (refusedSoon) MayHaveStoppedPods() bool { return false }
 // TestAGroupThatStopsNobodyDoesNotPause: its turn to freeze may come at any time.
 func TestAGroupThatStopsNobodyDoesNotPause(t *testing.T) {
 	b := newGroupBench(t, true, ofCSI(nil))
-	b.counting.counted[shelf{"gold", false}] = true
+	b.counting.counted[Shelf{"gold", false}] = true
 	i := &ice{groupShelf: b.shelf, frozen: refusedSoon{errors.New("other volumes are just frozen")}}
 	b.Freezer = i
 	for range 2 {
@@ -560,7 +560,7 @@ func TestGroupOfFrozenFilesystems(t *testing.T) {
 				beingDeleted(content)
 			}
 			b := newGroupBench(t, true, content)
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			i := &ice{groupShelf: b.shelf}
 			b.Freezer = i
 			if test.begun {
@@ -776,7 +776,7 @@ func TestGroupOfNativeVolumes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, false, db(test.group))
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			if test.prepare != nil {
 				test.prepare(b)
 			}

@@ -40,7 +40,7 @@ func (g together) take(ctx context.Context) ([]cinder.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if unhealthy := g.health(first.Backend); unhealthy != nil {
+	if unhealthy := g.Backends.Health(first.Backend); unhealthy != nil {
 		return nil, unhealthy
 	}
 	spec := backends.GroupSpec{
@@ -77,7 +77,7 @@ func (g together) remove(ctx context.Context, retained []bool) error {
 	if err != nil {
 		return err
 	}
-	if unhealthy := g.health(first.Backend); unhealthy != nil {
+	if unhealthy := g.Backends.Health(first.Backend); unhealthy != nil {
 		return unhealthy
 	}
 	target := backends.GroupTarget{Stamp: g.stamp(), Place: first.Place, Permit: g.stillDeleted}

@@ -91,7 +91,7 @@ func TestGroupOfTheArray(t *testing.T) {
 			c.Spec.Source.VolumeHandles = []string{"gold/volume-1", "silver/volume-2"}
 		}, parameters: parameters, prepare: func(b *groupBench) {
 			b.Backends = fakeBackends{"gold": b.shelf, "silver": b.shelf}
-			b.counting.counted[shelf{"silver", false}] = true
+			b.counting.counted[Shelf{"silver", false}] = true
 			p, err := policy.Parse([]byte(strings.ReplaceAll(strings.ReplaceAll(groupPolicy, "backends: [gold]", "backends: [gold, silver]"), "tenants:", "  - {name: silver, auth: {cloud: silver}}\ntenants:")), "policy.yaml", nil)
 			b.must(err)
 			b.policy = p
@@ -107,7 +107,7 @@ func TestGroupOfTheArray(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newGroupBench(t, true, ofCSI(test.content))
 			b.Backends = fakeBackends{"gold": &array{groupShelf: b.shelf}}
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			if test.prepare != nil {
 				test.prepare(b)
 			}

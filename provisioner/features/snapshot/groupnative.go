@@ -263,8 +263,8 @@ func (g *grouping) end(err error) error {
 	}
 	backend := ""
 	for _, t := range g.members {
-		if backend = t.origin.Backend; g.health(backend) != nil {
-			g.report(reasonBackendUnavailable, g.health(backend).Error(), about...)
+		if backend = t.origin.Backend; g.Backends.Health(backend) != nil {
+			g.report(reasonBackendUnavailable, g.Backends.Health(backend).Error(), about...)
 			g.park(g.attempt, g.content, parking.Blocked, triggersAt(backend)...)
 			return nil
 		}

@@ -61,12 +61,9 @@ func (g *grouping) remove(ctx context.Context) error {
 // was ready once.
 func (g *grouping) removeOne(ctx context.Context, t *taking) (kept bool, err error) {
 	started := time.Now()
-	backend, err := shelfOf(t.origin).in(g.Backends)
+	backend, err := g.answering(shelfOf(t.origin))
 	if err != nil {
 		return false, err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return false, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(g.Caller(ctx, t.origin.Tenant))
 	target := t.origin.Target()

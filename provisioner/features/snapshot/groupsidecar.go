@@ -50,10 +50,8 @@ func (c Sidecar) TakeGroup(ctx context.Context, volumes []*corev1.PersistentVolu
 		}
 	}
 	all, err := g.take(ctx)
-	var changed *changedError
-	if errors.As(err, &changed) {
-		// This error tells the sidecar that there is nothing to delete.
-		return nil, &refusal{"Damaged", changed.Error()}
+	if errors.As(err, new(*changedError)) {
+		return nil, asRefusal(err)
 	}
 	if err != nil {
 		// Snapshots may be left, which giveUp must remove before the content goes, and only
@@ -74,11 +72,7 @@ func (g *grouping) giveUp(ctx context.Context) error {
 	if err == nil {
 		err = g.stillWanted(ctx, cinder.Volume{})
 	}
-	var changed *changedError
-	if errors.As(err, &changed) {
-		return &refusal{"Damaged", changed.Error()}
-	}
-	return err
+	return asRefusal(err)
 }
 
 // groupAsked checks a request against the content that it is about.
@@ -225,12 +219,9 @@ func (c *groups) existingMember(ctx context.Context, group *groupv1.VolumeGroupS
 		if handle.Backend != "" && handle.Backend != name || !c.Policy().MayUse(tenant.Name, name) {
 			continue
 		}
-		backend, err := c.Backends.Snapshots(name)
+		backend, err := c.answering(Shelf{Backend: name})
 		if err != nil {
 			return nil, err
-		}
-		if unhealthy := backend.Health(); unhealthy != nil {
-			return nil, unhealthy
 		}
 		s, found, err := backend.FindSnapshot(c.Caller(ctx, tenant.Name), handle.ID)
 		if err != nil {
@@ -310,12 +301,7 @@ func (c Sidecar) RemoveGroup(ctx context.Context, handle string) error {
 		return nil // its snapshots go with their own contents
 	}
 	g := &grouping{groups: c.grouped, content: content, csi: true}
-	err = g.remove(ctx)
-	var changed *changedError
-	if errors.As(err, &changed) {
-		err = &refusal{"Damaged", changed.Error()}
-	}
-	if err != nil {
+	if err = asRefusal(g.remove(ctx)); err != nil {
 		// The sidecar's own event does not say why.
 		c.report("SnapshotFailedDelete", err.Error(), c.grouped.withOwner(content)...)
 	}

@@ -165,12 +165,12 @@ func (i *importing) resume(ctx context.Context) (done bool, err error) {
 		return false, nil // nothing was begun
 	}
 	origin.SnapshotID = i.handle.ID
-	backend, err := shelfOf(origin).in(i.Backends)
+	backend, err := i.Backends.Snapshots(shelfOf(origin))
 	if err != nil {
 		return false, nil
 	}
 	i.origin = origin
-	if unhealthy := backend.Health(); unhealthy != nil {
+	if unhealthy := i.Backends.Health(origin.Backend); unhealthy != nil {
 		return false, unhealthy
 	}
 	if !i.Begin(origin.Tenant, origin.Backend) {
@@ -237,11 +237,11 @@ func (i *importing) importer() *imports.SnapshotImporter {
 		Client: i.Client, SnapshotClient: i.Controller.Snapshots, Policy: i.inForce, Cluster: i.Cluster, ClusterUID: i.ClusterUID,
 		Snapshots: func(name, id string) (imports.Snapshots, error) {
 			i.origin.Backend = name
-			backend, err := shelf{name, backends.IsBackup(id)}.in(i.Backends)
+			backend, err := i.Backends.Existing(Shelf{name, backends.IsBackup(id)})
 			if err != nil {
 				return nil, err
 			}
-			return backend, backend.Health()
+			return backend, i.Backends.Health(name)
 		},
 	}
 }
@@ -249,7 +249,7 @@ func (i *importing) importer() *imports.SnapshotImporter {
 // reserve reserves room in the quotas.
 func (i *importing) reserve(ctx context.Context) error {
 	tenant, isBackup := i.plan.Decision.Tenant, backends.IsBackup(i.handle.ID)
-	if err := i.counting.countFor(ctx, shelf{i.plan.Backend, isBackup}, i.plan.Decision); err != nil {
+	if err := i.counting.countFor(ctx, Shelf{i.plan.Backend, isBackup}, i.plan.Decision); err != nil {
 		return err
 	}
 	full, err := i.Ledger.ReserveSnapshot(i.snapshot.UID, i.plan.Backend, ledger.Snapshot{IsBackup: isBackup, Tenant: tenant, StorageClass: i.plan.Stamp.StorageClass, GiB: i.plan.Snapshot.SizeGiB},
@@ -267,7 +267,7 @@ func (i *importing) reserve(ctx context.Context) error {
 // leads to it.
 func (i *importing) apply(ctx context.Context, requests *requestids.RequestIDs) error {
 	started := time.Now()
-	backend, err := shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)}.in(i.Backends)
+	backend, err := i.Backends.Existing(Shelf{i.plan.Backend, backends.IsBackup(i.handle.ID)})
 	if err != nil {
 		return err
 	}
@@ -440,7 +440,7 @@ func (i *importing) giveUp(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
-	backend, err := shelfOf(origin).in(i.Backends)
+	backend, err := i.Backends.Snapshots(shelfOf(origin))
 	if err != nil || backend.Place() != origin.Place {
 		return nil // the snapshot may be elsewhere, with the stamp
 	}
@@ -482,88 +482,4 @@ func (i *importing) tell(imported cinder.Snapshot, about told) {
 	i.Logger.Info("Imported a snapshot", "tenant", i.origin.Tenant, "snapshot", name, "snapshotUID", i.origin.UID, "content", i.content.Name, "backend", i.origin.Backend,
 		"volume", i.origin.VolumeID, "id", imported.ID, "sizeGiB", imported.SizeGiB, "leftBy", left.SnapshotUID, "leftByTenant", left.Tenant,
 		"requestID", about.requestID, "durationSeconds", about.took.Seconds())
-}
-
-// keepImported releases a content whose snapshot stays.
-func (r *removing) keepImported(ctx context.Context) error {
-	r.reportKept()
-	return r.letGo(ctx)
-}
-
-// reportKept says that a snapshot outlives a content that should have deleted it.
-func (r *removing) reportKept() {
-	if r.content.Spec.DeletionPolicy == snapshotv1.VolumeSnapshotContentDelete {
-		r.report("SnapshotKept", fmt.Sprintf("snapshot %s is kept at Cinder: it does not carry the stamp of an import by VolumeSnapshotContent %s",
-			objects.ImportedHandleOf(r.content), r.content.Name), r.content)
-	}
-}
-
-// findLost finds the snapshot of a content without a record: the snapshot-controller
-// replaces all annotations of a content with those that it has read. The snapshot
-// carries the stamp of an import by this very content.
-func (r *removing) findLost(ctx context.Context) (bool, error) {
-	id, reference := objects.ImportedHandleOf(r.content), r.content.Spec.VolumeSnapshotRef
-	for _, name := range r.Backends.Names() {
-		backend, err := shelf{name, backends.IsBackup(id)}.in(r.Backends)
-		if err != nil || backend.Health() != nil {
-			continue // usually nothing was begun, and no outage may delay its end
-		}
-		place := backend.Place()
-		s, found, err := backend.FindSnapshot(ctx, id)
-		if err != nil {
-			return false, err
-		}
-		if found && r.isOf(s, r.content) {
-			stamp := stamps.OfSnapshot(s)
-			r.origin = objects.SnapshotOrigin{
-				Content: r.content.Name, SnapshotID: id, VolumeID: s.VolumeID, Backend: name, Place: place, Tenant: stamp.Tenant, Cluster: stamp.Cluster,
-				StorageClass: stamp.StorageClass, Namespace: reference.Namespace, Name: reference.Name, UID: reference.UID,
-			}
-			if backends.IsBackup(id) {
-				r.origin.Backup = policy.FullBackup
-			}
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// leaveToSidecar makes sure that the sidecar can end the deletion of a content of the CSI
-// driver. It waits for the snapshot-controller's request, which never comes if the
-// VolumeSnapshot went before that controller had protected it. And it deletes what the
-// status names, which may be a snapshot that the content never got.
-func (r *removing) leaveToSidecar(ctx context.Context) error {
-	if _, marked := r.content.Annotations[objects.AnnotationSnapshotBeingDeleted]; !marked {
-		if why, err := r.whyNotRequested(ctx); err != nil || why != nil {
-			return errors.Join(err, asError(why))
-		}
-		changed, err := r.patchContent(ctx, r.content, map[string]any{"metadata": map[string]any{
-			"uid": r.content.UID, "annotations": map[string]any{objects.AnnotationSnapshotBeingDeleted: "yes"},
-		}})
-		if err != nil {
-			return fmt.Errorf("cannot request the deletion of VolumeSnapshotContent %s from the sidecar: %w", r.content.Name, err)
-		}
-		r.content = changed
-	}
-	handle, err := objects.ImportedHandle(r.content)
-	if err != nil || r.content.Status == nil || r.content.Status.SnapshotHandle == nil {
-		return nil
-	}
-	r.origin.Backend = handle.Backend
-	backend, err := shelf{handle.Backend, backends.IsBackup(handle.ID)}.in(r.Backends)
-	if err != nil {
-		return nil // the sidecar is told
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return unhealthy
-	}
-	if !r.Begin(r.content.Annotations[objects.AnnotationTenant], handle.Backend) {
-		return nil // its turn brings it back
-	}
-	s, found, err := backend.FindSnapshot(ctx, handle.ID)
-	if err != nil || !found || r.isOf(s, r.content) {
-		return err
-	}
-	r.reportKept()
-	return r.writeStatus(ctx, map[string]any{"snapshotHandle": nil, "readyToUse": false})
 }

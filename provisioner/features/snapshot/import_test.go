@@ -427,7 +427,7 @@ func TestImportedSnapshotsCount(t *testing.T) {
 	unmarked := cinder.Snapshot{ID: "snapshot-8", VolumeID: "volume-9", Metadata: ofOther(func(s *stamps.Snapshot) { s.Content, s.SnapshotUID = "by-hand", "u8" })}
 	delete(unmarked.Metadata, "standalone-cinder.openstack.org/recorded")
 	b.backend.listed = []cinder.Snapshot{imported, unmarked}
-	b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
+	b.must(b.leftovers.sweep(t.Context(), Shelf{"gold", false}, true))
 	b.wantCalls()
 	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("%d snapshots count, want 1", used)

@@ -49,13 +49,13 @@ func TestKeptSnapshotStillCounts(t *testing.T) {
 // TestKeptSnapshotCountsAfterAnOutage: the term's listing is older than the snapshot.
 func TestKeptSnapshotCountsAfterAnOutage(t *testing.T) {
 	b := newBench(t, namespace())
-	b.must(b.counting.countBackend(t.Context(), shelf{"gold", false}))
+	b.must(b.counting.countBackend(t.Context(), Shelf{"gold", false}))
 	content := deletedContent(nil)
 	b.backend.since = []cinder.Snapshot{stamped("snapshot-1", "u1", true)}
 	b.count(content)
 	b.contentEvents().OnDelete(content)
 	b.Board.Publish(parking.Trigger{Kind: parking.Backend, Name: "gold"})
-	b.must(b.counting.countBackend(t.Context(), shelf{"gold", false}))
+	b.must(b.counting.countBackend(t.Context(), Shelf{"gold", false}))
 	if used := b.Ledger.Usage(policy.TenantScope, "a").Snapshots; used != 1 {
 		t.Errorf("tenant a uses %d snapshots, and there is 1", used)
 	}
@@ -76,7 +76,7 @@ func TestKeptSnapshotCountsWhereItsTenantMayUseTheBackend(t *testing.T) {
 	b.must(err)
 	b.policy = without
 	b.backend.listed = []cinder.Snapshot{stamped("snapshot-1", "u1", true)}
-	b.must(b.counting.countBackend(t.Context(), shelf{"gold", false}))
+	b.must(b.counting.countBackend(t.Context(), Shelf{"gold", false}))
 	used(0, "while it may not use their backend")
 	b.policy = inForce
 	used(1, "after a reload")

@@ -27,7 +27,7 @@ import (
 // late request left behind. It returns the orphans among them. It does nothing while no
 // snapshots are taken.
 func (c *Controller) Audit(ctx context.Context, name string) []Orphan {
-	if c.shown() == nil || c.health(name) != nil {
+	if c.shown() == nil || c.Backends.Health(name) != nil {
 		return nil
 	}
 	c.leftovers.warn(ctx, name, c.leftovers.sweepAll(ctx, name))
@@ -45,7 +45,7 @@ type Orphan struct {
 
 // kept is a snapshot that was reported as kept.
 type kept struct {
-	on shelf
+	on Shelf
 	// orphan is nil if the snapshot may still be named or removed.
 	orphan *Orphan
 }
@@ -64,7 +64,7 @@ type leftovers struct {
 // the queue only once, so one listing serves all contents that were gone before it.
 func (c *leftovers) syncBackend(ctx context.Context, a *attempt) error {
 	backend := a.Key.name
-	if snapshots, err := c.Backends.Snapshots(backend); err != nil || snapshots.Health() != nil {
+	if _, err := c.answering(Shelf{Backend: backend}); err != nil {
 		return nil // an audit will look, too
 	}
 	// The contents may be those of any tenants. All such listings together have the turns
@@ -127,8 +127,8 @@ func (c *leftovers) warn(ctx context.Context, name string, err error) {
 }
 
 // sweep removes the snapshots to which nothing leads or ever led.
-func (c *leftovers) sweep(ctx context.Context, of shelf, again bool) error {
-	backend, err := of.in(c.Backends)
+func (c *leftovers) sweep(ctx context.Context, of Shelf, again bool) error {
+	backend, err := c.Backends.Snapshots(of)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (c *leftovers) namedHandles(ctx context.Context) (map[string]bool, error) {
 }
 
 // forgetKept drops the reports about snapshots that are gone, or named again.
-func (c *leftovers) forgetKept(of shelf, unnamed []cinder.Snapshot) {
+func (c *leftovers) forgetKept(of Shelf, unnamed []cinder.Snapshot) {
 	still := map[string]bool{}
 	for _, s := range unnamed {
 		still[s.ID] = true
@@ -227,7 +227,7 @@ func (c *leftovers) orphansOn(backend string) (orphans []Orphan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range c.kept {
-		if k.on.backend == backend && k.orphan != nil {
+		if k.on.Backend == backend && k.orphan != nil {
 			orphans = append(orphans, *k.orphan)
 		}
 	}
@@ -236,9 +236,9 @@ func (c *leftovers) orphansOn(backend string) (orphans []Orphan) {
 
 // removeLeftover removes a snapshot if it is proven that it was never handed out. Other
 // snapshots are kept, and reported once in a term.
-func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of shelf, s cinder.Snapshot) error {
+func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of Shelf, s cinder.Snapshot) error {
 	stamp := stamps.OfSnapshot(s)
-	log := c.Logger.With("backend", of.backend, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
+	log := c.Logger.With("backend", of.Backend, "id", s.ID, "snapshot", stamp.Namespace+"/"+stamp.Snapshot, "snapshotUID", stamp.SnapshotUID, "tenant", stamp.Tenant)
 	keep := func(why string, orphan *Orphan) error {
 		c.mu.Lock()
 		_, said := c.kept[s.ID]
@@ -254,7 +254,7 @@ func (c *leftovers) removeLeftover(ctx context.Context, backend Snapshots, of sh
 	}
 	if wasRecorded(s) {
 		return keep("it was ready once: its VolumeSnapshotContent had the deletionPolicy Retain, or was removed by hand",
-			&Orphan{ID: s.ID, IsBackup: of.backups, Of: stamp.Namespace + "/" + stamp.Snapshot, Tenant: stamp.Tenant})
+			&Orphan{ID: s.ID, IsBackup: of.Backups, Of: stamp.Namespace + "/" + stamp.Snapshot, Tenant: stamp.Tenant})
 	}
 	why, err := c.mayStillLeadTo(ctx, stamp, s.ID)
 	if err != nil {

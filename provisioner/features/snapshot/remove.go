@@ -52,7 +52,7 @@ func (r *removing) end(err error) error {
 		return err // after a conflict, the next attempt reads what somebody wrote meanwhile
 	}
 	about := []metav1.Object{r.content}
-	if snapshot := r.itsSnapshot(); snapshot != nil {
+	if snapshot := r.snapshotOf(r.content); snapshot != nil {
 		about = append(about, snapshot)
 	}
 	var why *denied
@@ -80,7 +80,7 @@ func (r *removing) end(err error) error {
 		await(r.Controller, r.attempt, err, about...)
 		return err
 	}
-	if unhealthy := r.health(r.origin.Backend); unhealthy != nil {
+	if unhealthy := r.Backends.Health(r.origin.Backend); unhealthy != nil {
 		r.report(reasonBackendUnavailable, unhealthy.Error(), about...)
 		r.park(r.attempt, r.content, parking.Blocked, triggersAt(r.origin.Backend)...)
 		return nil
@@ -95,16 +95,16 @@ func (r *removing) end(err error) error {
 	return err
 }
 
-// itsSnapshot returns the VolumeSnapshot of the content; nil if there is none. Events
-// about the content must not reach another VolumeSnapshot of the same name.
-func (r *removing) itsSnapshot() *snapshotv1.VolumeSnapshot {
-	reference := r.content.Spec.VolumeSnapshotRef
-	snapshot, err := r.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
+// snapshotOf returns the VolumeSnapshot of a content; nil if there is none. Events about
+// the content must not reach another VolumeSnapshot of the same name.
+func (c *Controller) snapshotOf(content *snapshotv1.VolumeSnapshotContent) *snapshotv1.VolumeSnapshot {
+	reference := content.Spec.VolumeSnapshotRef
+	snapshot, err := c.shown().snapshots.VolumeSnapshots(reference.Namespace).Get(reference.Name)
 	if err != nil {
 		return nil
 	}
 	wanted := snapshot.Spec.Source.VolumeSnapshotContentName
-	if snapshot.UID != reference.UID && (reference.UID != "" || wanted == nil || *wanted != r.content.Name) {
+	if snapshot.UID != reference.UID && (reference.UID != "" || wanted == nil || *wanted != content.Name) {
 		return nil
 	}
 	return snapshot
@@ -232,7 +232,7 @@ func (r *removing) reportUnbound(ctx context.Context) error {
 // hasRecorded reports whether Cinder has a snapshot of the origin that was marked
 // as recorded.
 func (c *Controller) hasRecorded(ctx context.Context, origin objects.SnapshotOrigin) (bool, error) {
-	backend, err := shelfOf(origin).in(c.Backends)
+	backend, err := c.Backends.Snapshots(shelfOf(origin))
 	if err != nil {
 		return false, err
 	}
@@ -265,11 +265,11 @@ func (r *removing) whyNotRequested(ctx context.Context) (*denied, error) {
 // remove removes the snapshot, and then the finalizer.
 func (r *removing) remove(ctx context.Context) error {
 	started := time.Now()
-	backend, err := shelfOf(r.origin).in(r.Backends)
+	backend, err := r.Backends.Snapshots(shelfOf(r.origin))
 	if err != nil {
 		return fmt.Errorf("VolumeSnapshotContent %s: %w", r.content.Name, err)
 	}
-	if unhealthy := backend.Health(); unhealthy != nil {
+	if unhealthy := r.Backends.Health(r.origin.Backend); unhealthy != nil {
 		return unhealthy
 	}
 	if err := r.namedOnce(); err != nil {

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/standalone-cinder/standalone-cinder/backends"
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/placement"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/requestids"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
 )
 
 // The CSI driver's sidecar, csi-snapshotter, requests snapshots of volumes in mode csi.
@@ -57,12 +52,9 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 	if err != nil {
 		return Taken{}, err
 	}
-	backend, err := c.Backends.Snapshots(t.origin.Backend)
+	backend, err := c.answering(Shelf{Backend: t.origin.Backend})
 	if err != nil {
 		return Taken{}, err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return Taken{}, unhealthy
 	}
 	ctx, requests := requestids.WithRequestIDs(task.In(ctx))
 	ctx = c.Caller(ctx, t.origin.Tenant)
@@ -78,7 +70,7 @@ func (c Sidecar) Take(ctx context.Context, pv *corev1.PersistentVolume, name str
 			}
 		}
 	}
-	if backend, err = shelfOf(t.origin).in(c.Backends); err != nil {
+	if backend, err = c.Backends.Snapshots(shelfOf(t.origin)); err != nil {
 		return Taken{}, err
 	}
 	taken, err := t.takeForSidecar(ctx, backend, requests)
@@ -192,18 +184,14 @@ func (t *taking) takeForSidecar(ctx context.Context, backend Snapshots, requests
 	if err == nil {
 		err = t.annotateAgain(ctx)
 	}
-	var changed *changedError
-	if errors.As(err, &changed) {
-		// This error tells the sidecar that there is nothing to delete.
-		return cinder.Snapshot{}, &refusal{"Damaged", changed.Error()}
+	if errors.As(err, new(*changedError)) {
+		return cinder.Snapshot{}, asRefusal(err)
 	}
 	t.Metrics.took(t.origin.Backend, outcomeOf(err), time.Since(started))
 	if err != nil {
 		return cinder.Snapshot{}, err
 	}
-	t.tookBackup()
-	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
-		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
+	t.took(taken, requests, started)
 	return taken, nil
 }
 
@@ -221,329 +209,17 @@ func (t *taking) annotateAgain(ctx context.Context) error {
 	return t.annotate(ctx)
 }
 
-// Remove removes a snapshot of the CSI driver whose VolumeSnapshotContent is
-// being deleted. It succeeds if the snapshot is gone already.
-func (c Sidecar) Remove(ctx context.Context, backendName, id string) error {
-	task := c.Monitor.Begin("the sidecar's deletion of snapshot "+id, c.MaxWorkTime)
-	defer task.End()
-	ctx = task.In(ctx)
-	if err := c.isReady(); err != nil {
-		return err
-	}
-	backend, err := shelf{backendName, backends.IsBackup(id)}.in(c.Backends)
-	if err != nil {
-		return err
-	}
-	content, err := c.deletedContentOf(ctx, id)
-	if err != nil {
-		return err
-	}
-	err = c.removeFor(ctx, backend, backendName, id, content)
-	if err != nil && content != nil {
-		objects := []metav1.Object{content}
-		if snapshot := (&removing{Controller: c.Controller, content: content}).itsSnapshot(); snapshot != nil {
-			objects = append(objects, snapshot)
-		}
-		// The sidecar's own event does not say why.
-		c.report("SnapshotFailedDelete", err.Error(), objects...)
-	}
-	return err
-}
-
-func (c Sidecar) removeFor(ctx context.Context, backend Snapshots, backendName, id string, content *snapshotv1.VolumeSnapshotContent) error {
-	started := time.Now()
-	// Read the place first. If the backend moves meanwhile, the snapshot's absence at the
-	// new place proves nothing.
-	place := backend.Place()
-	s, found, err := backend.FindSnapshot(ctx, id)
-	if err != nil {
-		return err
-	}
-	stamp := stamps.OfSnapshot(s)
-	target := backends.SnapshotTarget{SnapshotID: id, Stamp: stamp, Place: place}
-	switch {
-	case content == nil && !found:
-		return c.namedByNone(ctx, id)
-	case content == nil:
-		return &refusal{"Damaged", fmt.Sprintf("no VolumeSnapshotContent asks for the deletion of snapshot %s", id)}
-	case found && objects.ImportedHandleOf(content) != "" && !c.isOf(s, content):
-		// The content never got the snapshot, so it may go.
-		(&removing{Controller: c.Controller, content: content}).reportKept()
-		return nil
-	case found && stamp.Group != "" && c.isOurs(stamp):
-		return &refusal{string(backends.KindInUse), fmt.Sprintf("snapshot %s belongs to VolumeGroupSnapshot %s; it is deleted with that", id, stamp.Group)}
-	case found && (!stamps.IsCSISnapshot(s) || !c.isOurs(stamp) && !c.isImported(stamp, s)):
-		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s does not carry the stamp of this cluster's CSI driver; it is not touched", id)}
-	}
-	origin, recordedErr := objects.SnapshotOriginOf(content)
-	origin.Backend = cmp.Or(origin.Backend, backendName)
-	switch {
-	case recordedErr == nil:
-		// The backend compares the stamp with the snapshot's.
-		target.Place, target.Stamp = origin.Place, c.stampOf(origin)
-	case found && stamp.SnapshotUID != string(objects.SnapshotOwner(content)):
-		return &refusal{string(backends.KindNotOurs), fmt.Sprintf("snapshot %s carries the stamp of a VolumeSnapshot other than that of VolumeSnapshotContent %s; it is not touched", id, content.Name)}
-	case !found && c.isRemoved(content):
-		return nil
-	case !found:
-		// Only at its own place does its absence prove that the snapshot is gone.
-		if target.Place = cmp.Or(origin.Place, c.placeOfSource(content)); !target.Place.IsKnown() {
-			present := backend.Place()
-			return &refusal{"Damaged", fmt.Sprintf("%v; snapshot %s does not exist at %s, but it may have been taken elsewhere; %s", recordedErr, id, present, origin.Remedy(present))}
-		}
-	}
-	target.Permit = func(ctx context.Context) error { return c.stillDeleted(ctx, content, id) }
-	ctx, requests := requestids.WithRequestIDs(c.Caller(ctx, target.Stamp.Tenant))
-	err = backend.RemoveSnapshot(ctx, target)
-	c.Metrics.deleted(backendName, outcomeOf(err), time.Since(started))
-	var changed *changedError
-	switch {
-	case errors.As(err, &changed):
-		return &refusal{"Damaged", changed.Error()}
-	case err != nil:
-		return objects.WithSnapshotRemedy(err, origin)
-	}
-	c.noteRemoved(content)
-	c.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: cmp.Or(s.VolumeID, origin.VolumeID)})
-	c.Logger.Info("Deleted a snapshot", "tenant", target.Stamp.Tenant, "snapshot", target.Stamp.Namespace+"/"+target.Stamp.Snapshot, "snapshotUID", target.Stamp.SnapshotUID,
-		"backend", backendName, "volume", s.VolumeID, "id", id, "requestID", requests.OfDelete(), "durationSeconds", time.Since(started).Seconds())
-	return nil
-}
-
-// placeOfSource returns where the volume of a content lives, which is where its
-// snapshots are. The place is zero unless a single PersistentVolume records it.
-func (c Sidecar) placeOfSource(content *snapshotv1.VolumeSnapshotContent) cinder.Place {
-	if content.Spec.Source.VolumeHandle == nil {
-		return cinder.Place{}
-	}
-	found := objects.ByHandle(c.PersistentVolumes, content.Spec.Driver, *content.Spec.Source.VolumeHandle)
-	if len(found) != 1 {
-		return cinder.Place{}
-	}
-	return objects.PlaceOf(found[0])
-}
-
-// ContentsOf returns the contents that name a snapshot.
-func (c *Controller) ContentsOf(id string) ([]*snapshotv1.VolumeSnapshotContent, error) {
-	if err := c.isReady(); err != nil {
-		return nil, err
-	}
-	all, err := c.shown().contents.List(everything)
-	if err != nil {
-		return nil, err
-	}
-	var found []*snapshotv1.VolumeSnapshotContent
-	for _, content := range all {
-		if slices.Contains(objects.SnapshotHandlesOf(content), id) {
-			found = append(found, content)
-		}
-	}
-	slices.SortFunc(found, func(a, b *snapshotv1.VolumeSnapshotContent) int { return strings.Compare(a.Name, b.Name) })
-	return found, nil
-}
-
-// deletedContentOf returns the content whose deletion asks for the deletion of a
-// snapshot; nil if no content names the snapshot. If several contents name it, it
-// stays.
-func (c Sidecar) deletedContentOf(ctx context.Context, id string) (*snapshotv1.VolumeSnapshotContent, error) {
-	found, err := c.ContentsOf(id)
-	if err != nil {
-		return nil, err
-	}
-	switch len(found) {
-	case 0:
-		return nil, nil
-	case 1:
-		return found[0], c.stillDeleted(ctx, found[0], id)
-	}
-	return nil, &refusal{string(backends.KindInUse), severalName(found[0].Name, found[1].Name, id)}
-}
-
-// namedByNone returns an error if the API server has a content that names a snapshot,
-// which the cache does not show yet. Such a content may belong to another installation of
-// the driver, or record that the snapshot is elsewhere.
-func (c Sidecar) namedByNone(ctx context.Context, id string) error {
-	found, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (naming []string) {
-		for i := range page.Items {
-			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
-				naming = append(naming, page.Items[i].Name)
-			}
-		}
-		return naming
-	})
-	if err == nil && len(found) > 0 {
-		err = fmt.Errorf("VolumeSnapshotContent %s names snapshot %s, but the cache does not show it yet", found[0], id)
-	}
-	return err
-}
-
-// severalName says why a snapshot is not deleted. The same problem has the same text.
-func severalName(one, other, id string) string {
-	return fmt.Sprintf("VolumeSnapshotContents %s and %s both name snapshot %s; it is kept as long as one of them does", min(one, other), max(one, other), id)
-}
-
-// stillDeleted checks at the API server whether a content still asks for the deletion
-// of its snapshot.
-func (c Sidecar) stillDeleted(ctx context.Context, content *snapshotv1.VolumeSnapshotContent, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	live, err := c.Snapshots.SnapshotV1().VolumeSnapshotContents().Get(ctx, content.Name, metav1.GetOptions{})
-	var because string
-	switch {
-	case apierrors.IsNotFound(err), err == nil && live.UID != content.UID:
-		because = "it is gone"
-	case err != nil:
-		return fmt.Errorf("cannot tell whether VolumeSnapshotContent %s is still to be deleted: %w", content.Name, err)
-	case !objects.IsCSISnapshot(live):
-		because = "it is not the CSI driver's"
-	case live.DeletionTimestamp == nil:
-		because = "it is not being deleted"
-	case live.Spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete:
-		because = fmt.Sprintf("its deletionPolicy is %s", live.Spec.DeletionPolicy)
-	case !slices.Contains(objects.SnapshotHandlesOf(live), id):
-		because = "it no longer names the snapshot"
-	default:
-		return nil
-	}
-	return &refusal{"Damaged", fmt.Sprintf("VolumeSnapshotContent %s does not ask for the deletion of snapshot %s: %s", content.Name, id, because)}
-}
-
-// List lists the CSI driver's snapshots: the one with the ID, those of the
-// volume, or all if both are empty, on one backend or, if that is empty, on all. They
-// are in the order of their handles. If a backend cannot be listed, it returns an error
-// rather than a shorter list. again means that the last listing will do.
-func (c Sidecar) List(ctx context.Context, backendName, id, volumeID string, again bool) ([]Taken, error) {
-	names := c.Backends.Names()
-	if backendName != "" {
-		if !slices.Contains(names, backendName) {
-			return nil, nil
-		}
-		names = []string{backendName}
-	}
-	var all []Taken
-	var shelves []shelf
-	for _, name := range names {
-		if id != "" {
-			shelves = append(shelves, shelf{name, backends.IsBackup(id)})
-			continue
-		}
-		shelves = append(shelves, c.counting.shelves(name)...)
-	}
-	for _, of := range shelves {
-		backend, err := of.in(c.Backends)
-		if err != nil {
-			return nil, err
-		}
-		var found []cinder.Snapshot
-		if id != "" {
-			if found, err = c.findOne(ctx, backend, id); err != nil {
-				return nil, err
-			}
-		} else {
-			list := backend.RelistSnapshots
-			if again {
-				list = backend.Snapshots
-			}
-			if found, err = list(ctx); err != nil {
-				return nil, err
-			}
-		}
-		for _, s := range found {
-			stamp := stamps.OfSnapshot(s)
-			if stamps.IsCSISnapshot(s) && !stamps.IsUnneeded(s) && (c.isOurs(stamp) || c.isImported(stamp, s)) && (volumeID == "" || s.VolumeID == volumeID) {
-				one := Taken{Snapshot: s, Backend: of.backend}
-				if stamp.Group != "" && c.isOurs(stamp) {
-					one.Group = objects.GroupHandle(types.UID(stamp.Group))
-				}
-				all = append(all, one)
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b Taken) int { return cmp.Or(cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.ID, b.ID)) })
-	return all, nil
-}
-
-// lookAgainEvery is how often a question that waits looks whether it can be answered.
-const lookAgainEvery = 100 * time.Millisecond
-
-// findOne finds a snapshot. The sidecar asks about one that somebody's content
-// names to say in the status that it is ready, but it does not say for which content it
-// asks. So there is no answer as long as any content names the snapshot without having
-// it. The sidecar asks again.
-func (c Sidecar) findOne(ctx context.Context, backend Snapshots, id string) ([]cinder.Snapshot, error) {
-	for until := time.Now().Add(c.TakeUpTime); ; {
-		s, exists, err := backend.FindSnapshot(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		without, shared, err := c.contentWithout(ctx, s, id)
-		switch {
-		case err != nil:
-			return nil, err
-		case without == nil && exists:
-			return []cinder.Snapshot{s}, nil
-		case without == nil:
-			return nil, nil
-		}
-		// The answer reaches the status of the VolumeSnapshot, so it is what that was told,
-		// unless it may be another one's.
-		reason, message := c.parked.Told(without.Spec.VolumeSnapshotRef.UID)
-		switch over := !time.Now().Before(until); {
-		case shared && (over || reason != ""):
-			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContents for several namespaces name snapshot %s, and at most one gets it; the events on each VolumeSnapshot say what became of it", id)}
-		case reason != "":
-			return nil, &denied{reason: reason, message: message}
-		case over:
-			return nil, &refusal{string(cinder.KindConflict), fmt.Sprintf("VolumeSnapshotContent %s does not have snapshot %s yet: it gets the snapshot once VolumeSnapshot %s/%s names the content, and the policy grants it",
-				without.Name, id, without.Spec.VolumeSnapshotRef.Namespace, without.Spec.VolumeSnapshotRef.Name)}
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(lookAgainEvery):
-		}
-	}
-}
-
-// contentWithout returns a content that names an existing snapshot, but does not have it;
-// nil if there is none. It also reports whether a content for another namespace names
-// the snapshot, too. The sidecar may ask before the cache shows the content that it
-// asks about, so the API server has the last word.
-func (c Sidecar) contentWithout(ctx context.Context, s cinder.Snapshot, id string) (without *snapshotv1.VolumeSnapshotContent, shared bool, err error) {
-	lacks := func(content *snapshotv1.VolumeSnapshotContent) bool {
-		return objects.IsCSISnapshot(content) && objects.ImportedHandleOf(content) == id && content.DeletionTimestamp == nil && !c.isOf(s, content)
-	}
-	naming, err := c.ContentsOf(id)
-	if err != nil {
-		return nil, false, err
-	}
-	if n := slices.IndexFunc(naming, lacks); n >= 0 {
-		return naming[n], namedElsewhere(naming, naming[n]), nil
-	}
-	live, err := paging.List(ctx, "VolumeSnapshotContents", c.Snapshots.SnapshotV1().VolumeSnapshotContents().List, func(page *snapshotv1.VolumeSnapshotContentList) (found []*snapshotv1.VolumeSnapshotContent) {
-		for i := range page.Items {
-			if slices.Contains(objects.SnapshotHandlesOf(&page.Items[i]), id) {
-				found = append(found, &page.Items[i])
-			}
-		}
-		return found
-	})
-	if n := slices.IndexFunc(live, lacks); err == nil && n >= 0 {
-		return live[n], namedElsewhere(live, live[n]), nil
-	}
-	return nil, false, err
-}
-
-// namedElsewhere reports whether a content for another namespace is among those that name
-// a snapshot.
-func namedElsewhere(naming []*snapshotv1.VolumeSnapshotContent, content *snapshotv1.VolumeSnapshotContent) bool {
-	return slices.ContainsFunc(naming, func(other *snapshotv1.VolumeSnapshotContent) bool {
-		return other.Spec.VolumeSnapshotRef.Namespace != content.Spec.VolumeSnapshotRef.Namespace
-	})
-}
-
 // refusal says why a sidecar's request is refused.
 type refusal struct{ kind, message string }
+
+// asRefusal turns the end of work that is no longer wanted into a refusal, which tells the
+// sidecar that there is nothing to delete.
+func asRefusal(err error) error {
+	if changed := new(changedError); errors.As(err, &changed) {
+		return &refusal{"Damaged", changed.Error()}
+	}
+	return err
+}
 
 func (r *refusal) Error() string { return r.message }
 

@@ -116,7 +116,7 @@ func TestSnapshotForASidecar(t *testing.T) {
 			b.backend.health = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "silent"}
 		}, kind: "Unavailable", message: "backend gold: silent"},
 		"an answer that is lost": {content: forSidecar(nil), prepare: func(b *bench) {
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			b.backend.err = &cinder.Error{Backend: "gold", Kind: cinder.KindUnavailable, Message: "lost", EffectUnknown: true}
 		}, kind: "Unavailable", message: "backend gold: lost", calls: taken[:1], counts: 1},
 	} {
@@ -418,7 +418,7 @@ func TestLeftoversOfASidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, append(test.existing, namespace())...)
 			b.backend.listed = []cinder.Snapshot{*stampedForSidecar(test.change)}
-			b.must(b.leftovers.sweep(t.Context(), shelf{"gold", false}, true))
+			b.must(b.leftovers.sweep(t.Context(), Shelf{"gold", false}, true))
 			b.wantCalls(test.calls...)
 		})
 	}

@@ -100,7 +100,7 @@ func settle(c *Controller, a *attempt, object metav1.Object, backend string, err
 		await(c, a, err, object)
 		return err
 	}
-	if unhealthy := c.health(backend); unhealthy != nil {
+	if unhealthy := c.Backends.Health(backend); unhealthy != nil {
 		c.report(reasonBackendUnavailable, unhealthy.Error(), object)
 		c.park(a, object, parking.Blocked, triggersAt(backend)...)
 		return nil
@@ -127,12 +127,9 @@ func (t *taking) run(ctx context.Context) error {
 			return err
 		}
 	}
-	backend, err := shelfOf(t.origin).in(t.Backends)
+	backend, err := t.answering(shelfOf(t.origin))
 	if err != nil {
 		return err
-	}
-	if unhealthy := backend.Health(); unhealthy != nil {
-		return unhealthy
 	}
 	if !t.Begin(t.origin.Tenant, t.origin.Backend) {
 		return nil // its turn brings it back
@@ -303,10 +300,18 @@ func (t *taking) take(ctx context.Context, backend Snapshots, requests *requesti
 		return objects.WithSnapshotRemedy(err, t.origin)
 	}
 	t.parked.Forget(t.snapshot.UID)
-	t.tookBackup()
+	t.took(taken, requests, started)
+	return nil
+}
+
+// took logs to the audit trail, and brings back the deletion of a volume that waited for the
+// snapshot from which a backup was made.
+func (t *taking) took(taken cinder.Snapshot, requests *requestids.RequestIDs, started time.Time) {
+	if t.origin.Backup != "" {
+		t.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
+	}
 	t.Logger.Info("Took a snapshot", "backup", t.origin.Backup, "tenant", t.origin.Tenant, "snapshot", t.Key.String(), "snapshotUID", t.origin.UID, "backend", t.origin.Backend,
 		"volume", t.origin.VolumeID, "id", taken.ID, "sizeGiB", taken.SizeGiB, "requestID", requests.OfCreate(), "durationSeconds", time.Since(started).Seconds())
-	return nil
 }
 
 // spec returns what is requested from the backend.
@@ -314,14 +319,6 @@ func (t *taking) spec(permit backends.Permit) backends.SnapshotSpec {
 	spec := backends.SnapshotSpec{Name: objects.SnapshotName(t.origin.UID), Stamp: t.stamp(), Source: t.source, Place: t.origin.Place, Incremental: t.origin.Backup == policy.IncrementalBackup}
 	spec.Source.Permit = permit
 	return spec
-}
-
-// tookBackup brings back the deletion of a volume that waited for the snapshot from which a
-// backup was made.
-func (t *taking) tookBackup() {
-	if t.origin.Backup != "" {
-		t.Board.Publish(parking.Trigger{Kind: parking.Snapshots, Name: t.origin.VolumeID})
-	}
 }
 
 func (c *Controller) stampOf(origin objects.SnapshotOrigin) stamps.Snapshot {

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 )
 
 // Attachment is a VolumeAttachment: Kubernetes has attached a volume to a node, is about
@@ -29,15 +29,18 @@ func (t *Tracker) KnownAttachments(pv string) (attachments []Attachment, known b
 	if !t.Watches() {
 		return nil, false, nil
 	}
+	attachments, err = t.cached(pv)
+	return attachments, err == nil, err
+}
+
+// cached lists the VolumeAttachments in the cache that name a PersistentVolume.
+func (t *Tracker) cached(pv string) (attachments []Attachment, err error) {
 	found, err := t.options.Caches.Attachments.ByIndex(byPersistentVolume, pv)
-	if err != nil {
-		return nil, false, err
-	}
 	for _, object := range found {
 		attachments = append(attachments, attachmentOf(object.(*storagev1.VolumeAttachment)))
 	}
 	slices.SortFunc(attachments, byName)
-	return attachments, true, nil
+	return attachments, err
 }
 
 // Attachments lists the VolumeAttachments that name a PersistentVolume, read after the
@@ -52,19 +55,14 @@ func (t *Tracker) Attachments(ctx context.Context, pv string) ([]Attachment, err
 
 // readAttachments reads all attachments, by the name of the PersistentVolume.
 func (t *Tracker) readAttachments(ctx context.Context) (map[string][]Attachment, error) {
+	all, err := paging.List(ctx, "the VolumeAttachments", t.options.Client.StorageV1().VolumeAttachments().List,
+		func(page *storagev1.VolumeAttachmentList) []storagev1.VolumeAttachment { return page.Items })
 	seen := map[string][]Attachment{}
-	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
-		page, err := t.options.Client.StorageV1().VolumeAttachments().List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("cannot list the VolumeAttachments: %w", err)
+	for i := range all {
+		if source := all[i].Spec.Source.PersistentVolumeName; source != nil {
+			seen[*source] = append(seen[*source], attachmentOf(&all[i]))
 		}
-		for i := range page.Items {
-			if source := page.Items[i].Spec.Source.PersistentVolumeName; source != nil {
-				seen[*source] = append(seen[*source], attachmentOf(&page.Items[i]))
-			}
-		}
-		return page.Continue, nil
-	})
+	}
 	for _, attachments := range seen {
 		slices.SortFunc(attachments, byName)
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
 )
 
 // AnnotationReleasedBy lists nodes, separated by commas, that according to an operator
@@ -241,8 +242,8 @@ func hostOf(node *corev1.Node) host {
 type picture struct {
 	hosts map[string]host
 	users map[corev1.UniqueVolumeName][]host
-	// attached lists nodes' names by PersistentVolume.
-	attached map[string][]string
+	// attached lists the attachments by PersistentVolume, unless they are cached.
+	attached map[string][]Attachment
 	// unreported is why the node plugins' reports could not be read.
 	unreported error
 }
@@ -277,7 +278,7 @@ func (t *Tracker) Known(v Volume) ([]string, error) {
 			}
 		}
 	}
-	attached, err := t.attachedTo(v)
+	attached, err := t.cached(v.PV)
 	if err != nil {
 		return nil, err
 	}
@@ -292,19 +293,6 @@ func (t *Tracker) Known(v Volume) ([]string, error) {
 
 // Watches reports whether the caches show when a node releases a volume.
 func (t *Tracker) Watches() bool { return t.options.Caches != nil && t.options.Caches.Synced() }
-
-// attachedTo lists the nodes for which the cache has an attachment of a volume.
-func (t *Tracker) attachedTo(v Volume) ([]string, error) {
-	found, err := t.options.Caches.Attachments.ByIndex(byPersistentVolume, v.PV)
-	if err != nil {
-		return nil, err
-	}
-	var nodes []string
-	for _, object := range found {
-		nodes = append(nodes, object.(*storagev1.VolumeAttachment).Spec.NodeName)
-	}
-	return nodes, nil
-}
 
 // Users lists the nodes that use a volume, read after the call. Concurrent calls share
 // one read.
@@ -322,7 +310,7 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 	case !t.Watches():
 		return nil, fmt.Errorf("cannot tell whether a node still uses the volume of PersistentVolume %s: the VolumeAttachments are not read yet", v.PV)
 	default:
-		if attached, err = t.attachedTo(v); err != nil {
+		if attached, err = t.cached(v.PV); err != nil {
 			return nil, err
 		}
 	}
@@ -345,16 +333,16 @@ func (t *Tracker) Users(ctx context.Context, v Volume) ([]string, error) {
 
 // users lists the nodes that use a volume, sorted: those whose status says so, unless
 // they are known to have released it, and those to which it is attached.
-func (t *Tracker) users(v Volume, saying []host, attached []string, find func(name string) (host, bool)) []string {
+func (t *Tracker) users(v Volume, saying []host, attached []Attachment, find func(name string) (host, bool)) []string {
 	using := map[string]bool{}
 	rebooted := map[string]bool{}
 	for _, node := range saying {
 		rebooted[node.name] = t.rebooted(v, node)
 		using[node.name] = !node.lost && !rebooted[node.name]
 	}
-	for _, name := range attached {
-		if node, exists := find(name); exists && !node.lost && !rebooted[name] {
-			using[name] = true
+	for _, to := range attached {
+		if node, exists := find(to.Node); exists && !node.lost && !rebooted[to.Node] {
+			using[to.Node] = true
 		}
 	}
 	var names []string
@@ -394,106 +382,72 @@ func (t *Tracker) Forget(uid types.UID) {
 	delete(t.boots, uid)
 }
 
-// pageSize bounds the size of one response of the API server.
-const pageSize = 500
-
 // read reads all nodes, and the attachments if they are not cached, and keeps what
 // matters.
 func (t *Tracker) read(ctx context.Context) (picture, error) {
-	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}, attached: map[string][]string{}}
-	nodes := map[string]*corev1.Node{}
-	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
-		page, err := t.options.Client.CoreV1().Nodes().List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("cannot list the nodes: %w", err)
-		}
-		for i := range page.Items {
-			nodes[page.Items[i].Name] = &page.Items[i]
-			node := hostOf(&page.Items[i])
-			seen.hosts[node.name] = node
-			for _, name := range volumesOf(&page.Items[i]) {
-				seen.users[name] = append(seen.users[name], node)
-			}
-		}
-		return page.Continue, nil
-	})
-	if err == nil && t.options.Caches != nil && t.options.Caches.Reports != nil {
-		seen.unreported = t.readReports(ctx, nodes, seen)
+	seen := picture{hosts: map[string]host{}, users: map[corev1.UniqueVolumeName][]host{}}
+	all, err := paging.List(ctx, "the nodes", t.options.Client.CoreV1().Nodes().List, func(page *corev1.NodeList) []corev1.Node { return page.Items })
+	if err != nil {
+		return picture{}, err
 	}
-	if err != nil || t.options.Caches != nil {
+	nodes := map[string]*corev1.Node{}
+	for i := range all {
+		nodes[all[i].Name] = &all[i]
+		node := hostOf(&all[i])
+		seen.hosts[node.name] = node
+		for _, name := range volumesOf(&all[i]) {
+			seen.users[name] = append(seen.users[name], node)
+		}
+	}
+	if t.options.Caches == nil {
+		seen.attached, err = t.readAttachments(ctx)
 		return seen, err
 	}
-	err = pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
-		page, err := t.options.Client.StorageV1().VolumeAttachments().List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("cannot list the VolumeAttachments: %w", err)
-		}
-		for i := range page.Items {
-			if source := page.Items[i].Spec.Source.PersistentVolumeName; source != nil {
-				seen.attached[*source] = append(seen.attached[*source], page.Items[i].Spec.NodeName)
-			}
-		}
-		return page.Continue, nil
-	})
-	return seen, err
+	if t.options.Caches.Reports != nil {
+		seen.unreported = t.readReports(ctx, nodes, seen)
+	}
+	return seen, nil
 }
 
 // readReports adds what node plugins report.
 func (t *Tracker) readReports(ctx context.Context, nodes map[string]*corev1.Node, seen picture) error {
-	return pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+	reports, err := paging.List(ctx, "the reports of the node plugins", func(ctx context.Context, options metav1.ListOptions) (*coordinationv1.LeaseList, error) {
 		options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
-		page, err := t.options.Client.CoordinationV1().Leases(t.options.Caches.Namespace).List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("cannot list the reports of the node plugins: %w", err)
+		return t.options.Client.CoordinationV1().Leases(t.options.Caches.Namespace).List(ctx, options)
+	}, func(page *coordinationv1.LeaseList) []coordinationv1.Lease { return page.Items })
+	for i := range reports {
+		node := nodes[staged.NodeOf(reports[i].Name)]
+		for _, name := range stagedBy(&reports[i], node) {
+			seen.users[name] = append(seen.users[name], hostOf(node))
 		}
-		for i := range page.Items {
-			node := nodes[staged.NodeOf(page.Items[i].Name)]
-			for _, name := range stagedBy(&page.Items[i], node) {
-				seen.users[name] = append(seen.users[name], hostOf(node))
-			}
-		}
-		return page.Continue, nil
-	})
+	}
+	return err
 }
 
 // Staging lists the nodes that may have a volume of the driver staged, according to the
 // reports of their plugins in any namespace. A lost node may go on writing after Kubernetes
 // has detached the volume.
 func (t *Tracker) Staging(ctx context.Context, handle string) ([]string, error) {
-	var nodes []string
-	err := pages(ctx, func(ctx context.Context, options metav1.ListOptions) (string, error) {
+	reports, err := paging.List(ctx, "the reports of the node plugins", func(ctx context.Context, options metav1.ListOptions) (*coordinationv1.LeaseList, error) {
 		options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
-		page, err := t.options.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return "", fmt.Errorf("cannot list the reports of the node plugins: %w", err)
-		}
-		for i := range page.Items {
-			name, report := staged.NodeOf(page.Items[i].Name), staged.Of(&page.Items[i])
-			if name == "" || !slices.Contains(report.Volumes, handle) {
-				continue
-			}
-			node, err := t.options.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return "", fmt.Errorf("cannot read node %s: %w", name, err)
-			}
-			if err == nil && report.Has(handle, node) {
-				nodes = append(nodes, name)
-			}
-		}
-		return page.Continue, nil
-	})
-	return nodes, err
-}
-
-// pages reads a list to its end. If the API server has meanwhile forgotten a page, the
-// read fails, and the next call starts over.
-func pages(ctx context.Context, read func(context.Context, metav1.ListOptions) (next string, err error)) error {
-	options := metav1.ListOptions{Limit: pageSize}
-	for {
-		next, err := read(ctx, options)
-		if err != nil || next == "" {
-			return err
-		}
-		options.Continue = next
+		return t.options.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, options)
+	}, func(page *coordinationv1.LeaseList) []coordinationv1.Lease { return page.Items })
+	if err != nil {
+		return nil, err
 	}
+	var nodes []string
+	for i := range reports {
+		name, report := staged.NodeOf(reports[i].Name), staged.Of(&reports[i])
+		if name == "" || !slices.Contains(report.Volumes, handle) {
+			continue
+		}
+		node, err := t.options.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("cannot read node %s: %w", name, err)
+		}
+		if err == nil && report.Has(handle, node) {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -66,6 +68,20 @@ func (k *Keeper) Keep(ctx context.Context, pvName, backend string, secret mapper
 		return "", k.keepShared(ctx, backend, secret, fresh)
 	}
 	return k.keepOwn(ctx, pvName, secret)
+}
+
+// newSecret returns a Secret with an annotation that says whose it is.
+func (k *Keeper) newSecret(secret mappers.Secret, annotation, owner string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        secret.Name,
+			Namespace:   k.Namespace,
+			Labels:      map[string]string{objects.LabelManagedBy: objects.ManagedBy},
+			Annotations: map[string]string{annotation: owner, objects.AnnotationCluster: k.Cluster},
+		},
+		Type: secret.Type,
+		Data: secret.Data,
+	}
 }
 
 // LastUncertain returns when a request last failed that may still arrive late. Then a

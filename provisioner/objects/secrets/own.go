@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,16 +24,7 @@ import (
 // and returns its UID. A Secret without data is for others to fill, so an existing one
 // keeps what it has.
 func (k *Keeper) keepOwn(ctx context.Context, pvName string, secret mappers.Secret) (types.UID, error) {
-	wanted := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        secret.Name,
-			Namespace:   k.Namespace,
-			Labels:      map[string]string{objects.LabelManagedBy: objects.ManagedBy},
-			Annotations: map[string]string{objects.AnnotationForPV: pvName, objects.AnnotationCluster: k.Cluster},
-		},
-		Type: secret.Type,
-		Data: secret.Data,
-	}
+	wanted := k.newSecret(secret, objects.AnnotationForPV, pvName)
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	created, err := secrets.Create(ctx, wanted, metav1.CreateOptions{})
 	if err == nil {

@@ -26,16 +26,7 @@ const maxSharedWrites = 5
 // the present one. A Secret that was found unneeded is needed again, and the write makes
 // a removal fail that was decided before.
 func (k *Keeper) keepShared(ctx context.Context, backend string, secret mappers.Secret, fresh bool) error {
-	wanted := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        secret.Name,
-			Namespace:   k.Namespace,
-			Labels:      map[string]string{objects.LabelManagedBy: objects.ManagedBy},
-			Annotations: map[string]string{objects.AnnotationSharedBy: backend, objects.AnnotationCluster: k.Cluster},
-		},
-		Type: secret.Type,
-		Data: secret.Data,
-	}
+	wanted := k.newSecret(secret, objects.AnnotationSharedBy, backend)
 	secrets := k.Client.CoreV1().Secrets(k.Namespace)
 	for range maxSharedWrites {
 		existing, err := secrets.Get(ctx, wanted.Name, metav1.GetOptions{})

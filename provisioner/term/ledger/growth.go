@@ -72,23 +72,23 @@ func (l *Ledger) IsGrowing(claim types.UID) bool {
 }
 
 // GiveUpGrowth frees what Grow reserved, unless the growth may have been requested from
-// Cinder. It reports whether nothing is reserved now, and whether a volume counts less.
-func (l *Ledger) GiveUpGrowth(claim types.UID) (over, freed bool) {
+// Cinder. It reports whether nothing is reserved now.
+func (l *Ledger) GiveUpGrowth(claim types.UID) (over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	g := l.growths[claim]
 	if g.requested || g.reserved == 0 {
-		return !g.requested, false
+		return !g.requested
 	}
 	l.refresh()
 	g.reserved = 0
-	return true, l.grow(claim, g)
+	l.offer(l.grow(claim, g))
+	return true
 }
 
 // SettleGrowth ends a growth when nothing extends the volume anymore. The volume counts
 // with the size that Cinder shows; 0 means that Cinder shows no larger one than before.
-// It reports whether the volume now counts less.
-func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
+func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refresh()
@@ -97,7 +97,7 @@ func (l *Ledger) SettleGrowth(claim types.UID, sizeGiB int64) (freed bool) {
 	if e, known := l.entries[claim]; known && sizeGiB > e.GiB {
 		g.seen = max(g.seen, sizeGiB)
 	}
-	return l.grow(claim, g)
+	l.offer(l.grow(claim, g))
 }
 
 // sawSize records a size shown by Cinder if it exceeds the recorded one.

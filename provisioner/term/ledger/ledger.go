@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,8 +30,10 @@ type Ledger struct {
 	// gone is the set of claims whose volumes disappeared in this term. A listing that
 	// began before may still show them.
 	gone map[types.UID]bool
-	// freed is the set of scopes in which room was freed since TakeFreed.
-	freed map[Scope]bool
+	// freed is the set of scopes in which room was freed since TakeFreed; offered has a
+	// value while it waits to be offered to claims.
+	freed   map[Scope]bool
+	offered chan struct{}
 }
 
 // entry is one volume, existing or planned.
@@ -95,7 +96,7 @@ type Scope struct {
 // New returns an empty ledger.
 func New(p func() *policy.Policy) *Ledger {
 	a := &account{policy: p, sums: map[Scope]policy.Usage{}, inForce: p()}
-	l := &Ledger{account: a, snapshots: snapshots{a, map[types.UID]snapshotEntry{}}, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}}
+	l := &Ledger{account: a, snapshots: snapshots{a, map[types.UID]snapshotEntry{}}, entries: map[types.UID]entry{}, growths: map[types.UID]growth{}, gone: map[types.UID]bool{}, freed: map[Scope]bool{}, offered: make(chan struct{}, 1)}
 	a.recount = l.countAll
 	return l
 }
@@ -256,7 +257,7 @@ func (l *Ledger) Record(claim types.UID, volume Volume, backend string) (freed b
 	l.remove(claim)
 	l.put(claim, entry{Volume: volume, backend: backend, state: recorded})
 	l.dropGrowthUpTo(claim, volume.GiB)
-	return known && before.Tenant != volume.Tenant
+	return l.offer(known && before.Tenant != volume.Tenant)
 }
 
 // Found counts a volume that was found at Cinder, unless its claim counts already. A
@@ -282,7 +283,7 @@ func (l *Ledger) Found(claim types.UID, volume Volume, backend string) (freed bo
 		return false
 	}
 	l.put(claim, entry{Volume: volume, backend: backend, state: found, byStamp: true, since: time.Now()})
-	return freed
+	return l.offer(freed)
 }
 
 // PersistentVolumeGone records that a claim's PersistentVolume is gone, but apparently
@@ -325,6 +326,24 @@ func (l *Ledger) Keep(claim types.UID) {
 	}
 }
 
+// Freed returns a channel that has a value while freed room waits to be offered to claims.
+func (l *Ledger) Freed() <-chan struct{} { return l.offered }
+
+// Offer has claims that wait for room look again.
+func (l *Ledger) Offer() {
+	select {
+	case l.offered <- struct{}{}:
+	default: // the receiver has not handled the last one yet
+	}
+}
+
+func (l *Ledger) offer(freed bool) bool {
+	if freed {
+		l.Offer()
+	}
+	return freed
+}
+
 // TakeFreed returns the scopes in which room was freed since the last call.
 func (l *Ledger) TakeFreed() []Scope {
 	l.mu.Lock()
@@ -349,7 +368,7 @@ func (l *Ledger) Release(claim types.UID) bool {
 	l.refresh()
 	l.gone[claim] = true
 	defer delete(l.growths, claim)
-	return l.remove(claim)
+	return l.offer(l.remove(claim))
 }
 
 // ReleaseUnrecorded frees a claim's room once it is proven to have no volume.
@@ -361,7 +380,7 @@ func (l *Ledger) ReleaseUnrecorded(claim types.UID) bool {
 	}
 	l.refresh()
 	defer delete(l.growths, claim)
-	return l.remove(claim)
+	return l.offer(l.remove(claim))
 }
 
 // ReleaseReservation frees what a claim reserved without creating a volume.
@@ -374,7 +393,7 @@ func (l *Ledger) ReleaseReservation(claim types.UID) bool {
 	}
 	l.refresh()
 	defer l.putBack(e.instead)
-	return l.remove(claim)
+	return l.offer(l.remove(claim))
 }
 
 // PositionOf reports whether a claim counts, and where.
@@ -501,47 +520,5 @@ func (l *Ledger) countAll() {
 	}
 	for _, e := range l.snapshots.entries {
 		l.snapshots.count(e, policy.Usage.Add)
-	}
-}
-
-// account is the usage by scope, of volumes and snapshots together.
-type account struct {
-	policy func() *policy.Policy
-
-	// mu guards the volumes and snapshots, too.
-	mu sync.Mutex
-	// sums is the usage under the policy at the last refresh. Another policy may have other
-	// rules, so recount then sums everything up again.
-	sums    map[Scope]policy.Usage
-	inForce *policy.Policy
-	recount func()
-}
-
-// refresh recomputes the sums when the policy has changed.
-func (a *account) refresh() {
-	if p := a.policy(); p != a.inForce {
-		a.inForce, a.sums = p, map[Scope]policy.Usage{}
-		a.recount()
-	}
-}
-
-// used returns the usage of a scope.
-func (a *account) used(s policy.QuotaScope) policy.Usage { return a.sums[Scope{s.Kind, s.Name}] }
-
-// tenantOf returns the tenant that a volume or snapshot counts for. It is empty if only a
-// stamp names the tenant, and that tenant may not use the backend. Anyone with write access
-// to the backend's project can forge a stamp, which must not use up that tenant's quota.
-// The policy in force decides, because a reload may change what the tenant may use.
-func (a *account) tenantOf(tenant, backend string, byStamp bool) string {
-	if byStamp && !a.inForce.MayUse(tenant, backend) {
-		return ""
-	}
-	return tenant
-}
-
-func (a *account) countIn(tenant, storageClass, backend string, usage policy.Usage, change func(policy.Usage, policy.Usage) policy.Usage) {
-	for _, s := range a.inForce.QuotaScopes(tenant, storageClass, backend) {
-		key := Scope{s.Kind, s.Name}
-		a.sums[key] = change(a.sums[key], usage)
 	}
 }

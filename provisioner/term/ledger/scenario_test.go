@@ -97,7 +97,18 @@ func (s *scenario) read(t *testing.T, d *datadriven.TestData, name string) subje
 	return of
 }
 
+// offers reports whether the ledger has offered freed room since the last call.
+func (s *scenario) offers() bool {
+	select {
+	case <-s.Freed():
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *scenario) call(method string, of subject) string {
+	s.offers()
 	volume := ledger.Volume{Tenant: of.Tenant, StorageClass: of.StorageClass, GiB: of.GiB, VolumeID: of.volume}
 	request := policy.Request{Namespace: "team-" + of.Tenant, StorageClass: of.StorageClass, Bytes: of.GiB << 30}
 	holding := policy.Holding{Tenant: of.Tenant, Backend: of.backend}
@@ -129,10 +140,9 @@ func (s *scenario) call(method string, of subject) string {
 		"grow":                   func() string { return granted(s.Grow(of.uid, decided(s.inForce.DecideExpansion(request, holding)))) },
 		"hold-growth":            func() string { s.HoldGrowth(of.uid, of.GiB); return "" },
 		"give-up-growth": func() string {
-			over, less := s.GiveUpGrowth(of.uid)
-			return map[bool]string{false: "goes on\n"}[over] + freed("", less)
+			return map[bool]string{false: "goes on\n"}[s.GiveUpGrowth(of.uid)] + freed("", s.offers())
 		},
-		"settle-growth":                func() string { return freed("", s.SettleGrowth(of.uid, of.GiB)) },
+		"settle-growth":                func() string { s.SettleGrowth(of.uid, of.GiB); return freed("", s.offers()) },
 		"record-snapshot":              func() string { return freed(s.RecordSnapshot(of.uid, of.backend, of.Snapshot)) },
 		"snapshot-content-gone":        func() string { s.ContentGone(of.uid); return "" },
 		"release-snapshot":             func() string { return freed(s.ReleaseSnapshot(of.uid)) },

@@ -22,7 +22,6 @@ import (
 // listing has shown yet.
 type counting struct {
 	Options
-	freed signal
 
 	mu sync.Mutex
 	// done is the set of backends whose volumes the ledger has counted. generation counts
@@ -43,12 +42,12 @@ type counting struct {
 	// wanted holds the backends to count in the background; wake signals that there are
 	// some.
 	wanted map[string]bool
-	wake   signal
+	wake   chan struct{}
 }
 
-func newCounting(options Options, freed signal) *counting {
+func newCounting(options Options) *counting {
 	return &counting{
-		Options: options, freed: freed, wake: make(signal, 1),
+		Options: options, wake: make(chan struct{}, 1),
 		done: map[string]bool{}, generation: map[string]int{}, moved: map[string]time.Time{}, silent: map[string]time.Time{},
 		goneEarly: map[types.UID]bool{}, underWay: map[string]*tally{}, wanted: map[string]bool{},
 	}
@@ -109,7 +108,6 @@ func (c *counting) countListed(name string) error {
 
 // countFound counts the volumes of a listing.
 func (c *counting) countFound(name string, all []cinder.Volume) {
-	freed := false
 	for _, v := range all {
 		stamp := stamps.Of(v)
 		if !objects.IsPVNameOf(stamp.PV, stamp.ClaimUID, v.ID) {
@@ -117,10 +115,7 @@ func (c *counting) countFound(name string, all []cinder.Volume) {
 			continue
 		}
 		volume := ledger.Volume{Tenant: stamp.Tenant, StorageClass: stamp.StorageClass, GiB: v.SizeGiB, VolumeID: v.ID, Imported: stamp.PV == objects.ImportedPVName(v.ID), Rebound: stamp.ReboundTo != "" && stamp.ReboundTo != stamp.ClaimUID}
-		freed = c.Ledger.Found(types.UID(stamp.ClaimUID), volume, name) || freed
-	}
-	if freed {
-		c.freed.set()
+		c.Ledger.Found(types.UID(stamp.ClaimUID), volume, name)
 	}
 }
 
@@ -143,7 +138,10 @@ func (c *counting) RequestCount(name string) {
 	c.mu.Lock()
 	c.wanted[name] = true
 	c.mu.Unlock()
-	c.wake.set()
+	select {
+	case c.wake <- struct{}{}:
+	default: // the receiver has not handled the last one yet
+	}
 }
 
 func (c *counting) noteSilent(name string) {
@@ -311,15 +309,11 @@ func (c *counting) forgetVanished(name string, all []cinder.Volume, exists func(
 	for _, v := range all {
 		present[types.UID(stamps.Of(v).ClaimUID)] = true
 	}
-	freed := false
 	for _, uid := range unrecorded {
 		// While the claim exists, an attempt may be re-creating its volume.
 		_, begun := c.Unfinished(uid)
 		if !present[uid] && !exists(uid) && !begun {
-			freed = c.Ledger.ReleaseUnrecorded(uid) || freed
+			c.Ledger.ReleaseUnrecorded(uid)
 		}
-	}
-	if freed {
-		c.freed.set()
 	}
 }

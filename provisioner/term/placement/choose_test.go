@@ -34,7 +34,7 @@ func TestClaimLeavesOnlyABackendWithoutAVolumeOfIt(t *testing.T) {
 		}, false},
 		"a listing showed a volume": {func(f *fixture) {
 			f.backends["gold"].health = errors.New("down")
-			f.GiveBack(uid)
+			f.Ledger.ReleaseReservation(uid)
 			f.Ledger.Found(uid, ledger.Volume{Tenant: "a", GiB: 1}, "gold")
 		}, false},
 		"Cinder's quota is full": {func(f *fixture) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 )
 
 // fullFor is how long a backend counts as full after Cinder's own quota rejected a volume
@@ -24,7 +25,7 @@ type fullness struct {
 
 // cinderQuotas remembers where Cinder's own quotas lack room.
 type cinderQuotas struct {
-	freed signal
+	ledger *ledger.Ledger
 
 	mu   sync.Mutex
 	full map[fullAt]fullness
@@ -59,7 +60,7 @@ func (q *cinderQuotas) expire(at fullAt) {
 	}
 	delete(q.full, at)
 	q.expired = append(q.expired, at.backend)
-	q.freed.set()
+	q.ledger.Offer()
 }
 
 // takeExpired takes the backends that count as full no longer.

@@ -41,12 +41,12 @@ func TestFullnessPassesWithItsLastRefusal(t *testing.T) {
 		f.NoteFull("gold", volume, errGoldAtLimit)
 		time.Sleep(fullFor/2 + time.Second)
 		synctest.Wait()
-		if len(f.Freed()) > 0 || f.isFull("gold", volume) == nil {
+		if len(f.Ledger.Freed()) > 0 || f.isFull("gold", volume) == nil {
 			t.Error("a newer refusal was forgotten with the older one")
 		}
 		time.Sleep(fullFor / 2)
 		synctest.Wait()
-		if len(f.Freed()) == 0 || f.isFull("gold", volume) != nil {
+		if len(f.Ledger.Freed()) == 0 || f.isFull("gold", volume) != nil {
 			t.Error("the refusal is not forgotten")
 		}
 		want := []parking.Trigger{RoomIn(ledger.Scope{Kind: policy.BackendScope, Name: "gold"})}

@@ -40,28 +40,3 @@ func (p *Placer) Grow(ctx context.Context, claim types.UID, d ledger.Decided) (*
 func (p *Placer) Unanswered(backend string, unhealthy error) *Denial {
 	return p.Unavailable([]ledger.PassedOver{{Backend: backend, Why: unhealthy.Error()}}, nil)
 }
-
-// HoldGrowth reserves room, until SettleGrowth, for a growth that may have been
-// requested from Cinder.
-func (p *Placer) HoldGrowth(claim types.UID, sizeGiB int64) { p.Ledger.HoldGrowth(claim, sizeGiB) }
-
-// IsGrowing reports whether room is reserved for a growth.
-func (p *Placer) IsGrowing(claim types.UID) bool { return p.Ledger.IsGrowing(claim) }
-
-// GiveUpGrowth frees what Grow reserved and offers it to denied claims. It returns false
-// if the growth may have been requested from Cinder.
-func (p *Placer) GiveUpGrowth(claim types.UID) bool {
-	over, freed := p.Ledger.GiveUpGrowth(claim)
-	if freed {
-		p.freed.set()
-	}
-	return over
-}
-
-// SettleGrowth ends a growth when nothing extends the volume anymore. The volume then
-// counts with the size that Cinder shows, and freed room is offered to denied claims.
-func (p *Placer) SettleGrowth(claim types.UID, sizeGiB int64) {
-	if p.Ledger.SettleGrowth(claim, sizeGiB) {
-		p.freed.set()
-	}
-}

@@ -49,61 +49,15 @@ type Placer struct {
 	*counting
 	cinderQuotas
 	failures
-	// freed means that the ledger, or Cinder's own quotas, may have room again.
-	freed signal
-}
-
-// signal has a value while something waits for its receiver.
-type signal chan struct{}
-
-func (s signal) set() {
-	select {
-	case s <- struct{}{}:
-	default: // the receiver has not handled the last one yet
-	}
 }
 
 // New returns a term's Placer.
 func New(options Options) *Placer {
-	freed := make(signal, 1)
 	return &Placer{
-		Options: options, counting: newCounting(options, freed), freed: freed,
-		cinderQuotas: cinderQuotas{full: map[fullAt]fullness{}, freed: freed}, failures: failures{rounds: map[types.UID]round{}},
+		Options: options, counting: newCounting(options),
+		cinderQuotas: cinderQuotas{full: map[fullAt]fullness{}, ledger: options.Ledger}, failures: failures{rounds: map[types.UID]round{}},
 	}
 }
-
-// Record counts a PersistentVolume's volume and, if another tenant has it now, offers the
-// freed room.
-func (p *Placer) Record(uid types.UID, volume ledger.Volume, backend string) {
-	if p.Ledger.Record(uid, volume, backend) {
-		p.freed.set()
-	}
-}
-
-// Release frees the room of a claim's volume and offers it to denied claims.
-func (p *Placer) Release(uid types.UID) {
-	if p.Ledger.Release(uid) {
-		p.freed.set()
-	}
-}
-
-// GiveBack frees room that was reserved for a volume that was never created.
-func (p *Placer) GiveBack(uid types.UID) {
-	if p.Ledger.ReleaseReservation(uid) {
-		p.freed.set()
-	}
-}
-
-// ReleaseUnrecorded frees the room of a claim that provably has no volume.
-func (p *Placer) ReleaseUnrecorded(uid types.UID) {
-	if p.Ledger.ReleaseUnrecorded(uid) {
-		p.freed.set()
-	}
-}
-
-// Freed returns a channel that has a value while freed room waits to be offered to
-// claims.
-func (p *Placer) Freed() <-chan struct{} { return p.freed }
 
 // TakeFreed returns the triggers of the quotas in which room was freed since the last
 // call.

@@ -56,33 +56,23 @@ func Answered(ctx context.Context) func(operation, requestID string) {
 
 // OfCreate returns the ID of the create request; empty if an earlier attempt created the
 // volume.
-func (r *RequestIDs) OfCreate() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.created
-}
+func (r *RequestIDs) OfCreate() string { return r.read(&r.created) }
 
 // OfDelete returns the ID of the delete request; empty if the volume was already gone
 // or being deleted.
-func (r *RequestIDs) OfDelete() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.deleted
-}
+func (r *RequestIDs) OfDelete() string { return r.read(&r.deleted) }
 
 // OfExtend returns the ID of the extend request; empty if an earlier attempt made it.
-func (r *RequestIDs) OfExtend() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.extended
-}
+func (r *RequestIDs) OfExtend() string { return r.read(&r.extended) }
 
 // OfStamp returns the ID of the request that wrote the stamp of an import or a rebind;
 // empty if an earlier attempt wrote it.
-func (r *RequestIDs) OfStamp() string {
+func (r *RequestIDs) OfStamp() string { return r.read(&r.stamped) }
+
+func (r *RequestIDs) read(id *string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stamped
+	return *id
 }
 
 // ClaimOf returns the claim of a PersistentVolume, as the audit trail writes it.

@@ -1,10 +1,17 @@
 package events
 
-import "container/list"
+import (
+	"container/list"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // event is an event waiting to be passed on.
 type event struct {
-	object                     object
+	about corev1.ObjectReference
+	// lane is the one that the event waits in.
+	lane                       string
 	annotations                map[string]string
 	eventType, reason, message string
 	// matter is the subject of the event. A later event with the same object and matter
@@ -12,17 +19,15 @@ type event struct {
 	matter string
 }
 
-// object is an event's object and the lane it waits in.
-type object struct {
-	apiVersion, kind, namespace, name, uid string
-	resourceVersion, fieldPath             string
-	lane                                   string
+// identity distinguishes objects. A changed object keeps its identity.
+type identity struct {
+	kind, namespace, name string
+	uid                   types.UID
 }
 
-// identity distinguishes objects. A changed object keeps its identity.
-type identity struct{ kind, namespace, name, uid string }
-
-func (o object) identity() identity { return identity{o.kind, o.namespace, o.name, o.uid} }
+func (e event) identity() identity {
+	return identity{e.about.Kind, e.about.Namespace, e.about.Name, e.about.UID}
+}
 
 // limits bound how many events wait.
 type limits struct{ overall, lane int }
@@ -55,11 +60,11 @@ func newQueue(limits limits) *queue {
 
 // add inserts an event, and returns how many were dropped to make room.
 func (q *queue) add(e event) (dropped int) {
-	l := q.lane(e.object.lane)
-	at, ok := l.objects[e.object.identity()]
+	l := q.lane(e.lane)
+	at, ok := l.objects[e.identity()]
 	if !ok {
 		at = l.order.PushBack(&saying{})
-		l.objects[e.object.identity()] = at
+		l.objects[e.identity()] = at
 	}
 	about := at.Value.(*saying)
 	for i := range about.events {
@@ -128,7 +133,7 @@ func (q *queue) take(l *lane) event {
 		return e
 	}
 	l.order.Remove(at)
-	delete(l.objects, e.object.identity())
+	delete(l.objects, e.identity())
 	if l.waiting == 0 {
 		q.turns.Remove(l.turn)
 		delete(q.lanes, l.name)

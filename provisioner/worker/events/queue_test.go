@@ -6,18 +6,19 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 )
 
 func about(lane, name, reason, message string) event {
-	return event{object: object{kind: "Claim", namespace: lane, name: name, lane: lane}, reason: reason, matter: reason, message: message}
+	return event{about: corev1.ObjectReference{Kind: "Claim", Namespace: lane, Name: name}, lane: lane, reason: reason, matter: reason, message: message}
 }
 
 // told takes all events out, each as "lane/name reason message".
 func told(q *queue) []string {
 	var all []string
 	for e, ok := q.next(); ok; e, ok = q.next() {
-		all = append(all, e.object.lane+"/"+e.object.name+" "+e.reason+" "+e.message)
+		all = append(all, e.lane+"/"+e.about.Name+" "+e.reason+" "+e.message)
 	}
 	return all
 }
@@ -92,7 +93,7 @@ func TestFloodOfOneNamespaceDelaysNoOther(t *testing.T) {
 	var first []string
 	for range 2 {
 		e, _ := q.next()
-		first = append(first, e.object.lane)
+		first = append(first, e.lane)
 	}
 	if !slices.Contains(first, "quiet") {
 		t.Errorf("the next round is %v", first)
@@ -124,7 +125,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 			if !ok {
 				return
 			}
-			key, n := told{e.object.identity(), e.reason}, number[e.message]
+			key, n := told{e.identity(), e.reason}, number[e.message]
 			if waiting[key] != n {
 				t.Fatalf("%v is passed on as number %d, the last was %d", key, n, waiting[key])
 			}
@@ -140,7 +141,7 @@ func TestQueueKeepsItsPromises(t *testing.T) {
 				e := about(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "namespace"), rapid.SampledFrom([]string{"1", "2", "3"}).Draw(t, "name"),
 					rapid.SampledFrom([]string{"R", "S"}).Draw(t, "reason"), fmt.Sprint(last))
 				number[e.message] = last
-				waiting[told{e.object.identity(), e.reason}] = last
+				waiting[told{e.identity(), e.reason}] = last
 				for range q.add(e) {
 					// Find the dropped event: it must be from the longest lane, or from one
 					// that is over its limit.

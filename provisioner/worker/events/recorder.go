@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/tools/reference"
 
@@ -83,7 +82,7 @@ func (r *Recorder) Run(ctx context.Context) {
 				return
 			}
 			e := r.next()
-			r.to.AnnotatedEventf(e.object.reference(), e.annotations, e.eventType, e.reason, "%s", e.message)
+			r.to.AnnotatedEventf(&e.about, e.annotations, e.eventType, e.reason, "%s", e.message)
 		}
 	}
 }
@@ -111,7 +110,7 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 		r.to.AnnotatedEventf(about, annotations, eventType, reason, "%s", message)
 		return
 	}
-	e := event{object: objectOf(referred, about), annotations: annotations, eventType: eventType, reason: reason, message: message, matter: reason}
+	e := event{about: *referred, lane: laneOf(about, referred), annotations: annotations, eventType: eventType, reason: reason, message: message, matter: reason}
 	if r.manyMatters(referred.Kind, reason) {
 		e.matter = reason + ": " + message
 	}
@@ -125,25 +124,13 @@ func (r *Recorder) add(about runtime.Object, annotations map[string]string, even
 	}
 }
 
-// objectOf keeps what an event needs of its object. A PersistentVolume counts against the
+// laneOf returns the lane of an object's events. A PersistentVolume counts against the
 // namespace of its claim. Other objects without a namespace share a lane.
-func objectOf(referred *corev1.ObjectReference, about runtime.Object) object {
-	o := object{
-		apiVersion: referred.APIVersion, kind: referred.Kind, namespace: referred.Namespace, name: referred.Name, uid: string(referred.UID),
-		resourceVersion: referred.ResourceVersion, fieldPath: referred.FieldPath,
-		lane: referred.Namespace,
-	}
+func laneOf(about runtime.Object, referred *corev1.ObjectReference) string {
 	if pv, ok := about.(*corev1.PersistentVolume); ok && pv.Spec.ClaimRef != nil {
-		o.lane = pv.Spec.ClaimRef.Namespace
+		return pv.Spec.ClaimRef.Namespace
 	}
-	return o
-}
-
-func (o object) reference() *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: o.apiVersion, Kind: o.kind, Namespace: o.namespace, Name: o.name, UID: types.UID(o.uid),
-		ResourceVersion: o.resourceVersion, FieldPath: o.fieldPath,
-	}
+	return referred.Namespace
 }
 
 // Event implements record.EventRecorder.

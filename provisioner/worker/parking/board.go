@@ -1,6 +1,7 @@
 package parking
 
 import (
+	"maps"
 	"slices"
 	"sync"
 )
@@ -116,10 +117,4 @@ func (a *Awaited[K]) By(triggers []Trigger) []K {
 }
 
 // Keys returns all keys, in any order.
-func (a *Awaited[K]) Keys() []K {
-	keys := make([]K, 0, len(a.of))
-	for key := range a.of {
-		keys = append(keys, key)
-	}
-	return keys
-}
+func (a *Awaited[K]) Keys() []K { return slices.Collect(maps.Keys(a.of)) }

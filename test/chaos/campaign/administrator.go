@@ -1,6 +1,7 @@
 package campaign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,9 +235,7 @@ func (w *world) retypeCommand(ctx context.Context, v cindersim.Volume, kind stri
 	}
 	defer lab.Close()
 	program := w.options.Program
-	if program == "" {
-		program = w.suite.Program
-	}
+	program = cmp.Or(program, w.suite.Program)
 	command := exec.CommandContext(ctx, program, "volume", "retype", "--policy", names[0], "--kubeconfig", kubeconfig, "--provisioner-name", w.names.provisioner(),
 		"--namespace", v.Metadata[checker.StampNamespace], "--claim", v.Metadata[checker.StampClaim], "--type", kind, "--apply")
 	command.Env = append(os.Environ(), "OS_CLIENT_CONFIG_FILE="+names[1], "HTTP_PROXY="+lab.URL(), "NO_PROXY=", "no_proxy=")

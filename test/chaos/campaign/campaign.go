@@ -193,6 +193,19 @@ func (w *world) until(ctx context.Context, at time.Duration) bool {
 	return sleep(ctx, time.Until(w.started.Add(at)))
 }
 
+// carryOut does a step of the plan at its time, and reports that it could not be done. It
+// returns false if the faults are over.
+func (w *world) carryOut(ctx, trouble context.Context, at time.Duration, what string, do func() error) bool {
+	if !w.until(trouble, at) {
+		return false
+	}
+	w.timeline.Note("%s", what)
+	if err := do(); err != nil && ctx.Err() == nil {
+		w.timeline.Say("%s: %s", what, err)
+	}
+	return true
+}
+
 // sleep returns false if the context ended first.
 func sleep(ctx context.Context, duration time.Duration) bool {
 	if ctx.Err() != nil {

@@ -31,10 +31,7 @@ func (w *world) disturbNode(ctx, trouble context.Context, number int, step plan.
 	if err := w.useVolumes(ctx, trouble, name, used, step); err != nil && ctx.Err() == nil {
 		w.timeline.Say("%s: %s: %s", name, step, err)
 	}
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.suite.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-	})
-	if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+	if err := destroy(ctx, w.suite.Client.CoreV1().Nodes(), name); err != nil && ctx.Err() == nil {
 		w.timeline.Say("%s: %s", name, err)
 	}
 }

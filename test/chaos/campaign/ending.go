@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -47,32 +46,12 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	go w.operate(operating)
 	began := time.Now()
 	keep := w.plan.KeptAtTheEnd
-	if err := w.deleteClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool { return !keep(claim.Namespace, claim.Name) }); err != nil {
-		return 0, err
-	}
-	if err := w.deleteSnapshots(ctx); err != nil {
-		return 0, err
-	}
-	if err := w.endPods(ctx); err != nil {
-		return 0, err
-	}
-	w.endWorkloads()
-	if err := w.settleEverywhere(ctx); err != nil {
+	if err := w.settleWithout(ctx, func(claim *corev1.PersistentVolumeClaim) bool { return !keep(claim.Namespace, claim.Name) }); err != nil {
 		return 0, err
 	}
 	settled = time.Since(began)
 	w.timeline.Say("seed %d: settled after %.1f s; deleting the rest", w.plan.Seed, settled.Seconds())
-	if err := w.deleteClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
-		return 0, err
-	}
-	if err := w.deleteSnapshots(ctx); err != nil {
-		return 0, err
-	}
-	if err := w.endPods(ctx); err != nil {
-		return 0, err
-	}
-	w.endWorkloads()
-	if err := w.settleEverywhere(ctx); err != nil {
+	if err := w.settleWithout(ctx, func(*corev1.PersistentVolumeClaim) bool { return true }); err != nil {
 		return 0, err
 	}
 	w.stopSampling()
@@ -82,9 +61,19 @@ func (w *world) end(ctx context.Context) (settled time.Duration, err error) {
 	return settled, w.countUnbound(ctx)
 }
 
-// settleEverywhere lets everything settle where backends led for a while, and
-// then at home.
-func (w *world) settleEverywhere(ctx context.Context) error {
+// settleWithout deletes claims with all that uses them, and lets everything settle where
+// backends led for a while, and then at home.
+func (w *world) settleWithout(ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool) error {
+	if err := w.deleteClaims(ctx, which); err != nil {
+		return err
+	}
+	if err := w.deleteSnapshots(ctx); err != nil {
+		return err
+	}
+	if err := w.endPods(ctx); err != nil {
+		return err
+	}
+	w.endWorkloads()
 	if err := w.visit(ctx); err != nil {
 		return err
 	}
@@ -170,19 +159,14 @@ func (w *world) settle(ctx context.Context, lead places) error {
 
 func (w *world) listClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	var all []corev1.PersistentVolumeClaim
-	for _, tenant := range plan.AllTenants() {
-		err := insist(ctx, func(ctx context.Context) error {
-			list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				all = append(all, list.Items...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
+	err := w.inEach(ctx, plan.AllTenants(), func(ctx context.Context, namespace string) error {
+		list, err := w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			all = append(all, list.Items...)
 		}
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 // state reads everything from the servers themselves.
@@ -419,15 +403,8 @@ func (w *world) sweepObjects(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	volumes := w.suite.Client.CoreV1().PersistentVolumes()
 	for _, pv := range pvs {
-		err := insist(ctx, func(ctx context.Context) error {
-			if _, err := volumes.Patch(ctx, pv.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
-				return err
-			}
-			return volumes.Delete(ctx, pv.Name, metav1.DeleteOptions{})
-		})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, w.suite.Client.CoreV1().PersistentVolumes(), pv.Name); err != nil {
 			return fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 		}
 	}

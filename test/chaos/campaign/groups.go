@@ -2,13 +2,11 @@ package campaign
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"strings"
 
 	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -36,23 +34,13 @@ func (w *world) makeGroupClass(ctx context.Context) error {
 // takeGroup does for a VolumeGroupSnapshot what takeSnapshot does.
 func (w *world) takeGroup(ctx context.Context, namespace string, step plan.SnapshotStep) (types.UID, error) {
 	class, groups := w.names.groupClass(), w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshots(namespace)
-	var made *groupv1.VolumeGroupSnapshot
-	err := insist(ctx, func(ctx context.Context) (err error) {
-		made, err = groups.Create(ctx, &groupv1.VolumeGroupSnapshot{
-			ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
-			Spec: groupv1.VolumeGroupSnapshotSpec{
-				Source:                       groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: labelFast, Operator: metav1.LabelSelectorOpIn, Values: step.Claims}}}},
-				VolumeGroupSnapshotClassName: &class,
-			},
-		}, metav1.CreateOptions{})
-		return err
+	made, err := create(ctx, groups, &groupv1.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
+		Spec: groupv1.VolumeGroupSnapshotSpec{
+			Source:                       groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: labelFast, Operator: metav1.LabelSelectorOpIn, Values: step.Claims}}}},
+			VolumeGroupSnapshotClassName: &class,
+		},
 	})
-	if apierrors.IsAlreadyExists(err) {
-		err = insist(ctx, func(ctx context.Context) (err error) {
-			made, err = groups.Get(ctx, step.Snapshot, metav1.GetOptions{})
-			return err
-		})
-	}
 	if err != nil {
 		return "", err
 	}
@@ -63,13 +51,7 @@ func (w *world) takeGroup(ctx context.Context, namespace string, step plan.Snaps
 // deleteGroup requests the deletion of a VolumeGroupSnapshot.
 func (w *world) deleteGroup(ctx context.Context, namespace, name string, uid types.UID) error {
 	w.snapshots.RecordDeletionRequest(uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshots(namespace), name, uid)
 }
 
 // deleteGroups does for groups what deleteSnapshots does, if any of their claims is not kept.
@@ -109,17 +91,15 @@ func claimsOf(g *groupv1.VolumeGroupSnapshot) (claims []string) {
 
 // listGroups returns the seed's VolumeGroupSnapshots, and its contents by their names.
 func (w *world) listGroups(ctx context.Context) (groups []groupv1.VolumeGroupSnapshot, contents map[string]*groupv1.VolumeGroupSnapshotContent, err error) {
-	for _, tenant := range plan.TenantNames() {
-		err := insist(ctx, func(ctx context.Context) error {
-			list, err := w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshots(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				groups = append(groups, list.Items...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, nil, err
+	err = w.inEach(ctx, plan.TenantNames(), func(ctx context.Context, namespace string) error {
+		list, err := w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshots(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			groups = append(groups, list.Items...)
 		}
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	err = insist(ctx, func(ctx context.Context) error {
 		list, err := w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshotContents().List(ctx, metav1.ListOptions{})
@@ -156,10 +136,7 @@ func (w *world) deleteUnboundGroups(ctx context.Context, told map[types.UID]bool
 			continue
 		}
 		w.timeline.Say("VolumeGroupSnapshotContent %s: deleted, as its event asks", content.Name)
-		err := insist(ctx, func(ctx context.Context) error {
-			return w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := remove(ctx, w.snapshotClient.GroupsnapshotV1().VolumeGroupSnapshotContents(), content.Name, content.UID); err != nil {
 			return err
 		}
 	}
@@ -191,46 +168,14 @@ func (w *world) collectMembers(ctx context.Context, groups map[types.UID]bool) e
 			continue
 		}
 		w.timeline.Say("VolumeSnapshot %s/%s: freed of the finalizer that the snapshot-controller left", s.Namespace, s.Name)
-		patch := fmt.Appendf(nil, `{"metadata": {"finalizers": null, "resourceVersion": %q}}`, s.ResourceVersion)
-		err := insist(ctx, func(ctx context.Context) error {
-			_, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-			return err
-		})
+		err := free(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshots(s.Namespace), s.Name, s.ResourceVersion)
 		if err == nil {
 			// Nobody else would.
-			err = insist(ctx, func(ctx context.Context) error {
-				return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, strings.Replace(s.Name, "snapshot-", "snapcontent-", 1), metav1.DeleteOptions{})
-			})
+			err = destroy(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshotContents(), strings.Replace(s.Name, "snapshot-", "snapcontent-", 1))
 		}
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := unlessGone(err); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// addGroups adds to a state what is known of groups. source has the volumes of claims.
-func (w *world) addGroups(ctx context.Context, s *checker.State, snapshots []snapshotv1.VolumeSnapshot, source map[string]string, told map[types.UID]map[string]bool) error {
-	groups, contents, err := w.listGroups(ctx)
-	if err != nil {
-		return err
-	}
-	ready := map[string]bool{}
-	for i := range snapshots {
-		ready[checker.ContentFor(&snapshots[i])] = checker.IsReady(&snapshots[i])
-	}
-	for _, g := range groups {
-		group := checker.GroupOf(&g, contents[objects.GroupContentName(g.UID)], ready)
-		group.Asked, group.Explained = w.snapshots.DeletionRequested(g.UID), group.Explained || len(told[g.UID]) > 0
-		for _, claim := range claimsOf(&g) {
-			if group.VolumeID == "" {
-				group.VolumeID = source[claim]
-			}
-		}
-		s.Groups = append(s.Groups, group)
-	}
-	for _, content := range contents {
-		s.GroupContents = append(s.GroupContents, checker.GroupContentOf(content))
 	}
 	return nil
 }
@@ -256,26 +201,17 @@ func (w *world) sweepGroups(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, free := w.snapshotClient.GroupsnapshotV1(), []byte(`{"metadata":{"finalizers":null}}`)
+	client := w.snapshotClient.GroupsnapshotV1()
 	for _, g := range groups {
-		if err := w.deleteGroup(ctx, g.Namespace, g.Name, g.UID); err != nil {
-			return err
-		}
-		if _, err := client.VolumeGroupSnapshots(g.Namespace).Patch(ctx, g.Name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		w.snapshots.RecordDeletionRequest(g.UID)
+		if err := sweep(ctx, client.VolumeGroupSnapshots(g.Namespace), g.Name); err != nil {
 			return err
 		}
 	}
 	for name := range contents {
-		if _, err := client.VolumeGroupSnapshotContents().Patch(ctx, name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		if err := client.VolumeGroupSnapshotContents().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, client.VolumeGroupSnapshotContents(), name); err != nil {
 			return err
 		}
 	}
-	err = client.VolumeGroupSnapshotClasses().Delete(ctx, w.names.groupClass(), metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return sweep(ctx, client.VolumeGroupSnapshotClasses(), w.names.groupClass())
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -34,11 +33,7 @@ func (w *world) makeKeys(ctx context.Context) error {
 }
 
 func (w *world) sweepKeys(ctx context.Context) error {
-	err := w.suite.Client.CoreV1().Secrets(harness.Namespace).Delete(ctx, w.names.keys(), metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return destroy(ctx, w.suite.Client.CoreV1().Secrets(harness.Namespace), w.names.keys())
 }
 
 // noteKeys finds volumes of Sealed whose content is not encrypted, and logs with a key.

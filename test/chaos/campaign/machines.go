@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -89,12 +88,8 @@ func (w *world) makeMachines(ctx context.Context) error {
 // disturbMachine does to one machine what the plan says, and reverts it.
 func (w *world) disturbMachine(ctx, trouble context.Context, steps []plan.MachineStep) {
 	for _, step := range steps {
-		if !w.until(trouble, step.At) {
+		if !w.carryOut(ctx, trouble, step.At, step.String(), func() error { return w.befall(ctx, trouble, w.machines[step.Machine], step) }) {
 			return
-		}
-		w.timeline.Note("%s", step)
-		if err := w.befall(ctx, trouble, w.machines[step.Machine], step); err != nil && ctx.Err() == nil {
-			w.timeline.Say("%s: %s", step, err)
 		}
 	}
 }
@@ -188,13 +183,8 @@ func (w *world) giveUp(ctx context.Context, s *station, forGood bool) error {
 	var err error
 	if forGood {
 		w.timeline.Note("the administrator deletes %s", s.Name)
-		err = insist(ctx, func(ctx context.Context) error {
-			return w.suite.Client.CoreV1().Nodes().Delete(ctx, s.Name, metav1.DeleteOptions{})
-		})
-		if err == nil || apierrors.IsNotFound(err) {
-			err = insist(ctx, func(ctx context.Context) error {
-				return w.suite.Client.StorageV1().CSINodes().Delete(ctx, s.Name, metav1.DeleteOptions{})
-			})
+		if err = destroy(ctx, w.suite.Client.CoreV1().Nodes(), s.Name); err == nil {
+			err = destroy(ctx, w.suite.Client.StorageV1().CSINodes(), s.Name)
 		}
 	} else {
 		w.timeline.Note("the administrator taints %s", s.Name)
@@ -214,11 +204,7 @@ func (w *world) taint(ctx context.Context, s *station, taints []corev1.Taint) er
 // welcome waits until a machine that is back is known to be Ready, and lets it have pods.
 func (w *world) welcome(ctx context.Context, s *station, tainted bool) error {
 	for {
-		var node *corev1.Node
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			node, err = w.suite.Client.CoreV1().Nodes().Get(ctx, s.Name, metav1.GetOptions{})
-			return err
-		})
+		node, err := read(ctx, w.suite.Client.CoreV1().Nodes(), s.Name)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -279,34 +265,21 @@ func (w *world) addMachines(ctx context.Context, s *checker.State) error {
 // reportOf returns what a node says.
 func (w *world) reportOf(ctx context.Context, node string) (checker.Report, error) {
 	r := checker.Report{Node: node}
-	err := insist(ctx, func(ctx context.Context) error {
-		_, err := w.suite.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		r.There = err == nil
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
+	_, err := read(ctx, w.suite.Client.CoreV1().Nodes(), node)
+	r.There = err == nil
+	if err := unlessGone(err); err != nil {
 		return r, err
 	}
-	err = insist(ctx, func(ctx context.Context) error {
-		lease, err := w.suite.Client.CoordinationV1().Leases(harness.Namespace).Get(ctx, staged.LeaseName(node), metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		r.Volumes = nil
-		for _, text := range staged.Of(lease).Volumes {
-			if handle, err := wire.ParseHandle(text); err == nil {
-				r.Volumes = append(r.Volumes, handle.ID)
-			}
-		}
-		return nil
-	})
-	if apierrors.IsNotFound(err) {
-		err = nil
+	lease, err := read(ctx, w.suite.Client.CoordinationV1().Leases(harness.Namespace), staged.LeaseName(node))
+	if err != nil {
+		return r, unlessGone(err)
 	}
-	return r, err
+	for _, text := range staged.Of(lease).Volumes {
+		if handle, err := wire.ParseHandle(text); err == nil {
+			r.Volumes = append(r.Volumes, handle.ID)
+		}
+	}
+	return r, nil
 }
 
 // noteHarm finds what machines did that loses somebody's data.
@@ -324,14 +297,9 @@ func (w *world) sweepMachines(ctx context.Context) error {
 	for n := range w.machines {
 		name := w.names.machine(n)
 		errs = append(errs,
-			w.suite.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}),
-			w.suite.Client.StorageV1().CSINodes().Delete(ctx, name, metav1.DeleteOptions{}),
-			w.suite.Client.CoordinationV1().Leases(harness.Namespace).Delete(ctx, staged.LeaseName(name), metav1.DeleteOptions{}))
-	}
-	for i, err := range errs {
-		if apierrors.IsNotFound(err) {
-			errs[i] = nil
-		}
+			destroy(ctx, w.suite.Client.CoreV1().Nodes(), name),
+			destroy(ctx, w.suite.Client.StorageV1().CSINodes(), name),
+			destroy(ctx, w.suite.Client.CoordinationV1().Leases(harness.Namespace), staged.LeaseName(name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("machines: %w", err)

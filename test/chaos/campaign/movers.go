@@ -32,16 +32,10 @@ type mover struct {
 // runMover carries out one step. Steps overlap. A move that has begun is completed even
 // after the faults end, unless something keeps it from that, which the ending judges.
 func (w *world) runMover(ctx, trouble context.Context, step plan.MoverStep) {
-	if !w.until(trouble, step.At) {
-		return
-	}
-	w.timeline.Note("%s", step)
 	bounded, cancel := context.WithDeadline(ctx, w.started.Add(w.plan.Duration+w.options.Settle))
 	defer cancel()
 	m := &mover{world: w, step: step}
-	if err := m.run(bounded, trouble); err != nil && ctx.Err() == nil {
-		w.timeline.Say("%s: %s", step, err)
-	}
+	w.carryOut(ctx, trouble, step.At, step.String(), func() error { return m.run(bounded, trouble) })
 }
 
 func (m *mover) run(ctx, trouble context.Context) (err error) {
@@ -208,11 +202,7 @@ func (m *mover) give(ctx context.Context, namespace, name string, uid types.UID)
 // awaitReleased waits until the PersistentVolume has lost its claim.
 func (m *mover) awaitReleased(ctx context.Context) error {
 	for {
-		var pv *corev1.PersistentVolume
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			pv, err = m.suite.Client.CoreV1().PersistentVolumes().Get(ctx, m.pv, metav1.GetOptions{})
-			return err
-		})
+		pv, err := read(ctx, m.suite.Client.CoreV1().PersistentVolumes(), m.pv)
 		switch {
 		case err != nil:
 			return err
@@ -229,11 +219,7 @@ func (m *mover) awaitReleased(ctx context.Context) error {
 func (m *mover) awaitPhase(ctx context.Context, claim *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) error {
 	object := fmt.Sprintf("claim %s/%s", claim.Namespace, claim.Name)
 	for {
-		var now *corev1.PersistentVolumeClaim
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			now, err = m.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
-			return err
-		})
+		now, err := read(ctx, m.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), claim.Name)
 		switch {
 		case err != nil:
 			return err

@@ -65,13 +65,7 @@ type attachment struct {
 // runPod does what kubelet, the scheduler and the attach-detach controller would for one
 // pod. Pods overlap. What the pod still has when the faults end is left to the ending.
 func (w *world) runPod(ctx, trouble context.Context, step plan.PodStep) {
-	if !w.until(trouble, step.At) {
-		return
-	}
-	w.timeline.Note("%s", step)
-	if err := w.pod(ctx, trouble, step); err != nil && ctx.Err() == nil {
-		w.timeline.Say("%s: %s", step, err)
-	}
+	w.carryOut(ctx, trouble, step.At, step.String(), func() error { return w.pod(ctx, trouble, step) })
 }
 
 func (w *world) pod(ctx, trouble context.Context, step plan.PodStep) error {
@@ -147,10 +141,7 @@ func (w *world) makePodClaim(ctx context.Context, namespace string, step plan.Po
 
 // csiVolume reads a PersistentVolume that must be of mode csi.
 func (w *world) csiVolume(ctx context.Context, name string) (pv *corev1.PersistentVolume, err error) {
-	err = insist(ctx, func(ctx context.Context) (err error) {
-		pv, err = w.suite.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-		return err
-	})
+	pv, err = read(ctx, w.suite.Client.CoreV1().PersistentVolumes(), name)
 	if err == nil && pv.Spec.CSI == nil {
 		err = fmt.Errorf("PersistentVolume %s is not of mode csi", name)
 	}
@@ -179,20 +170,10 @@ func (w *world) awaitBound(trouble context.Context, namespace, name string) bool
 func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*attachment, error) {
 	a := &attachment{name: name, node: node}
 	for {
-		var made *storagev1.VolumeAttachment
-		err := insist(ctx, func(ctx context.Context) (err error) {
-			made, err = w.suite.Client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-				ObjectMeta: metav1.ObjectMeta{Name: a.name},
-				Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
-			}, metav1.CreateOptions{})
-			return err
+		made, err := create(ctx, w.suite.Client.StorageV1().VolumeAttachments(), &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: a.name},
+			Spec:       storagev1.VolumeAttachmentSpec{Attacher: wire.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
 		})
-		if apierrors.IsAlreadyExists(err) {
-			err = insist(ctx, func(ctx context.Context) (err error) {
-				made, err = w.suite.Client.StorageV1().VolumeAttachments().Get(ctx, a.name, metav1.GetOptions{})
-				return err
-			})
-		}
 		switch {
 		case err == nil && made.DeletionTimestamp == nil && !w.attachments.DeletionRequested(made.UID):
 			a.uid = made.UID
@@ -208,13 +189,7 @@ func (w *world) attach(ctx, trouble context.Context, name, pv, node string) (*at
 // detach requests the end of an attachment.
 func (w *world) detach(ctx context.Context, a *attachment) error {
 	w.attachments.RecordDeletionRequest(a.uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.suite.Client.StorageV1().VolumeAttachments().Delete(ctx, a.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.uid}})
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.suite.Client.StorageV1().VolumeAttachments(), a.name, a.uid)
 }
 
 // awaitDetached returns false if the faults end first.
@@ -322,16 +297,12 @@ func (w *world) sweepPods(ctx context.Context) error {
 	}
 	client := w.suite.Client.StorageV1()
 	for _, a := range all {
-		_, err := client.VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		if err == nil {
-			err = client.VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, client.VolumeAttachments(), a.Name); err != nil {
 			return err
 		}
 	}
 	for n := range plan.PodNodes {
-		if err := client.CSINodes().Delete(ctx, w.names.podNode(n), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := destroy(ctx, client.CSINodes(), w.names.podNode(n)); err != nil {
 			return err
 		}
 	}

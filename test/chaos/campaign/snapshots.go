@@ -2,11 +2,9 @@ package campaign
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,22 +35,19 @@ func (w *world) makeSnapshotClasses(ctx context.Context) error {
 func (w *world) takeSnapshots(ctx, trouble context.Context, tenant string) {
 	namespace, made := w.names.namespace(tenant), map[string]types.UID{}
 	for _, step := range w.plan.Snapshots[tenant] {
-		if !w.until(trouble, step.At) {
-			return
-		}
-		w.timeline.Note("%s: %s", namespace, step)
 		take, remove := w.takeSnapshot, w.deleteSnapshot
 		if step.As == plan.Group {
 			take, remove = w.takeGroup, w.deleteGroup
 		}
-		var err error
-		if step.Kind == plan.Create {
-			made[step.Snapshot], err = take(ctx, namespace, step)
-		} else if uid := made[step.Snapshot]; uid != "" {
-			err = remove(ctx, namespace, step.Snapshot, uid)
-		}
-		if err != nil && ctx.Err() == nil {
-			w.timeline.Say("%s: %s: %s", namespace, step, err)
+		if !w.carryOut(ctx, trouble, step.At, namespace+": "+step.String(), func() (err error) {
+			if step.Kind == plan.Create {
+				made[step.Snapshot], err = take(ctx, namespace, step)
+			} else if uid := made[step.Snapshot]; uid != "" {
+				err = remove(ctx, namespace, step.Snapshot, uid)
+			}
+			return err
+		}) {
+			return
 		}
 	}
 }
@@ -64,23 +59,13 @@ func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.Sn
 	if step.As == plan.Backup {
 		class = w.names.backupClass()
 	}
-	var made *snapshotv1.VolumeSnapshot
-	err := insist(ctx, func(ctx context.Context) (err error) {
-		made, err = snapshots.Create(ctx, &snapshotv1.VolumeSnapshot{
-			ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
-			Spec: snapshotv1.VolumeSnapshotSpec{
-				Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &step.Claims[0]},
-				VolumeSnapshotClassName: &class,
-			},
-		}, metav1.CreateOptions{})
-		return err
+	made, err := create(ctx, snapshots, &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: step.Snapshot},
+		Spec: snapshotv1.VolumeSnapshotSpec{
+			Source:                  snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &step.Claims[0]},
+			VolumeSnapshotClassName: &class,
+		},
 	})
-	if apierrors.IsAlreadyExists(err) {
-		err = insist(ctx, func(ctx context.Context) (err error) {
-			made, err = snapshots.Get(ctx, step.Snapshot, metav1.GetOptions{})
-			return err
-		})
-	}
 	if err != nil {
 		return "", err
 	}
@@ -91,13 +76,7 @@ func (w *world) takeSnapshot(ctx context.Context, namespace string, step plan.Sn
 // deleteSnapshot requests the deletion of a VolumeSnapshot.
 func (w *world) deleteSnapshot(ctx context.Context, namespace, name string, uid types.UID) error {
 	w.snapshots.RecordDeletionRequest(uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace), name, uid)
 }
 
 // deleteSnapshots deletes the VolumeSnapshots and groups of all claims that are not kept, and
@@ -151,19 +130,14 @@ func (w *world) deleteSnapshots(ctx context.Context) error {
 
 func (w *world) listSnapshots(ctx context.Context) ([]snapshotv1.VolumeSnapshot, error) {
 	var all []snapshotv1.VolumeSnapshot
-	for _, tenant := range plan.TenantNames() {
-		err := insist(ctx, func(ctx context.Context) error {
-			list, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(w.names.namespace(tenant)).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				all = append(all, list.Items...)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
+	err := w.inEach(ctx, plan.TenantNames(), func(ctx context.Context, namespace string) error {
+		list, err := w.snapshotClient.SnapshotV1().VolumeSnapshots(namespace).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			all = append(all, list.Items...)
 		}
-	}
-	return all, nil
+		return err
+	})
+	return all, err
 }
 
 func (w *world) listContents(ctx context.Context) ([]snapshotv1.VolumeSnapshotContent, error) {
@@ -222,10 +196,7 @@ func (w *world) deleteUnbound(ctx context.Context) error {
 			continue
 		}
 		w.timeline.Say("VolumeSnapshotContent %s: deleted, as its event asks", content.Name)
-		err := insist(ctx, func(ctx context.Context) error {
-			return w.snapshotClient.SnapshotV1().VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &content.UID}})
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := remove(ctx, w.snapshotClient.SnapshotV1().VolumeSnapshotContents(), content.Name, content.UID); err != nil {
 			return err
 		}
 	}
@@ -261,12 +232,7 @@ func (w *world) freeSources(ctx context.Context) error {
 			continue
 		}
 		w.timeline.Say("claim %s/%s: freed of the finalizer that the snapshot-controller left", claim.Namespace, claim.Name)
-		patch := fmt.Sprintf(`{"metadata": {"finalizers": null, "resourceVersion": %q}}`, claim.ResourceVersion)
-		err := insist(ctx, func(ctx context.Context) error {
-			_, err := w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			return err
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := unlessGone(free(ctx, w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), claim.Name, claim.ResourceVersion)); err != nil {
 			return err
 		}
 	}
@@ -287,44 +253,22 @@ func (w *world) addSnapshots(ctx context.Context, s *checker.State, told map[typ
 	if err != nil {
 		return err
 	}
+	groups, groupContents, err := w.listGroups(ctx)
+	if err != nil {
+		return err
+	}
 	s.Snapshots, s.Backups = w.sim.Snapshots(), w.sim.Backups()
-	volumes, source := map[string]string{}, map[string]string{}
-	for _, pv := range s.PVs {
-		volumes[pv.HeldBy()] = pv.VolumeID
+	checker.Taken{
+		Snapshots: pointers(snapshots), Contents: pointers(contents), Groups: pointers(groups), GroupContents: groupContents, Requested: w.snapshots.DeletionRequested, Told: told,
+	}.AddTo(s)
+	return nil
+}
+
+func pointers[T any](all []T) (to []*T) {
+	for i := range all {
+		to = append(to, &all[i])
 	}
-	for _, claim := range s.Claims {
-		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]
-	}
-	for i := range contents {
-		content := &contents[i]
-		recorded := checker.SnapshotContent{Name: content.Name, SnapshotID: objects.SnapshotHandleOf(content)}
-		if origin, err := objects.SnapshotOriginOf(content); err == nil {
-			recorded.VolumeID = origin.VolumeID
-		}
-		s.Contents = append(s.Contents, recorded)
-		volumes[content.Name] = recorded.VolumeID
-	}
-	for i := range snapshots {
-		snapshot := &snapshots[i]
-		name := checker.ContentFor(snapshot)
-		wanted := checker.VolumeSnapshot{
-			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
-			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
-		}
-		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil {
-			// What is to be said of it is said of its group.
-			wanted.Asked, wanted.Explained = w.snapshots.DeletionRequested(group.UID), true
-		}
-		if wanted.VolumeID == "" {
-			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
-		}
-		if status := snapshot.Status; status != nil {
-			wanted.Ready = checker.IsReady(snapshot)
-			wanted.Explained = wanted.Explained || status.Error != nil
-		}
-		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
-	}
-	return w.addGroups(ctx, s, snapshots, source, told)
+	return to
 }
 
 // sweepSnapshots removes what the seed left of snapshots, whatever its state.
@@ -335,17 +279,14 @@ func (w *world) sweepSnapshots(ctx context.Context) error {
 	if err := w.sweepGroups(ctx); err != nil {
 		return err
 	}
-	client, free := w.snapshotClient.SnapshotV1(), []byte(`{"metadata":{"finalizers":null}}`)
+	client := w.snapshotClient.SnapshotV1()
 	snapshots, err := w.listSnapshots(ctx)
 	if err != nil {
 		return err
 	}
 	for _, s := range snapshots {
-		if err := w.deleteSnapshot(ctx, s.Namespace, s.Name, s.UID); err != nil {
-			return err
-		}
-		_, err := client.VolumeSnapshots(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, free, metav1.PatchOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+		w.snapshots.RecordDeletionRequest(s.UID)
+		if err := sweep(ctx, client.VolumeSnapshots(s.Namespace), s.Name); err != nil {
 			return err
 		}
 	}
@@ -354,15 +295,12 @@ func (w *world) sweepSnapshots(ctx context.Context) error {
 		return err
 	}
 	for _, content := range contents {
-		if _, err := client.VolumeSnapshotContents().Patch(ctx, content.Name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		if err := client.VolumeSnapshotContents().Delete(ctx, content.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, client.VolumeSnapshotContents(), content.Name); err != nil {
 			return err
 		}
 	}
 	for _, class := range []string{w.names.snapshotClass(), w.names.backupClass()} {
-		if err := client.VolumeSnapshotClasses().Delete(ctx, class, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := sweep(ctx, client.VolumeSnapshotClasses(), class); err != nil {
 			return err
 		}
 	}

@@ -37,12 +37,8 @@ func newTenant(w *world, name string) *tenant {
 // of the faults, even after the faults end: their outcome must be known.
 func (t *tenant) run(ctx, trouble context.Context, steps []plan.ClaimStep) {
 	for _, step := range steps {
-		if !t.world.until(trouble, step.At) {
+		if !t.world.carryOut(ctx, trouble, step.At, t.namespace+": "+step.String(), func() error { return t.do(ctx, step) }) {
 			return
-		}
-		t.world.timeline.Note("%s: %s", t.namespace, step)
-		if err := t.do(ctx, step); err != nil && ctx.Err() == nil {
-			t.world.timeline.Say("%s: %s: %s", t.namespace, step, err)
 		}
 	}
 }
@@ -104,21 +100,9 @@ func (t *tenant) create(ctx context.Context, step plan.ClaimStep) error {
 	return nil
 }
 
-// createClaim creates a claim, or returns the existing one of its name: this one, if the
-// answer was lost, or an earlier one that is being deleted.
-func (w *world) createClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (made *corev1.PersistentVolumeClaim, err error) {
-	claims := w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace)
-	err = insist(ctx, func(ctx context.Context) (err error) {
-		made, err = claims.Create(ctx, claim, metav1.CreateOptions{})
-		return err
-	})
-	if apierrors.IsAlreadyExists(err) {
-		err = insist(ctx, func(ctx context.Context) (err error) {
-			made, err = claims.Get(ctx, claim.Name, metav1.GetOptions{})
-			return err
-		})
-	}
-	return made, err
+// createClaim creates a claim, or returns the existing one of its name.
+func (w *world) createClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+	return create(ctx, w.suite.Client.CoreV1().PersistentVolumeClaims(claim.Namespace), claim)
 }
 
 // retain makes a claim's PersistentVolume keep its volume, if it has one.
@@ -138,14 +122,7 @@ func (t *tenant) retain(ctx context.Context, uid types.UID) error {
 // deleteClaim requests a claim's deletion.
 func (w *world) deleteClaim(ctx context.Context, namespace, name string, uid types.UID) error {
 	w.claims.RecordDeletionRequest(uid)
-	err := insist(ctx, func(ctx context.Context) error {
-		return w.suite.Client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	})
-	// Conflict: there is already another claim of the name.
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
+	return remove(ctx, w.suite.Client.CoreV1().PersistentVolumeClaims(namespace), name, uid)
 }
 
 // failInUse moves the volume of a deleted claim from in-use to error.
@@ -166,12 +143,8 @@ func (w *world) failInUse(uid types.UID) {
 func (w *world) growClaims(ctx, trouble context.Context, tenant string) {
 	namespace := w.names.namespace(tenant)
 	for _, step := range w.plan.Grows[tenant] {
-		if !w.until(trouble, step.At) {
+		if !w.carryOut(ctx, trouble, step.At, namespace+": "+step.String(), func() error { return w.grow(ctx, namespace, step) }) {
 			return
-		}
-		w.timeline.Note("%s: %s", namespace, step)
-		if err := w.grow(ctx, namespace, step); err != nil && ctx.Err() == nil {
-			w.timeline.Say("%s: %s: %s", namespace, step, err)
 		}
 	}
 }

@@ -55,13 +55,7 @@ func (p *workload) want(change func(*placement)) {
 
 // runWorkload makes a claim, and moves its pod from machine to machine.
 func (w *world) runWorkload(ctx, trouble context.Context, step plan.WorkloadStep) {
-	if !w.until(trouble, step.At) {
-		return
-	}
-	w.timeline.Note("%s", step)
-	if err := w.workload(ctx, trouble, step); err != nil && ctx.Err() == nil {
-		w.timeline.Say("%s: %s", step, err)
-	}
+	w.carryOut(ctx, trouble, step.At, step.String(), func() error { return w.workload(ctx, trouble, step) })
 }
 
 func (w *world) workload(ctx, trouble context.Context, step plan.WorkloadStep) error {

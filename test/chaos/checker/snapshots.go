@@ -1,9 +1,15 @@
 package checker
 
 import (
+	"cmp"
 	"fmt"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
@@ -34,6 +40,65 @@ type SnapshotContent struct {
 	// SnapshotID is the snapshot that it names; empty before it was taken.
 	SnapshotID string
 	VolumeID   string
+}
+
+// Taken is what a cluster has of snapshots and groups.
+type Taken struct {
+	Snapshots     []*snapshotv1.VolumeSnapshot
+	Contents      []*snapshotv1.VolumeSnapshotContent
+	Groups        []*groupv1.VolumeGroupSnapshot
+	GroupContents map[string]*groupv1.VolumeGroupSnapshotContent // by their names
+	// Requested reports whether the deletion of an object was requested, and Told has the
+	// reasons of the warnings about objects.
+	Requested func(types.UID) bool
+	Told      map[types.UID]map[string]bool
+}
+
+// AddTo adds it to a state that has the claims and the PersistentVolumes.
+func (t Taken) AddTo(s *State) {
+	volumes, source := map[string]string{}, map[string]string{}
+	for _, pv := range s.PVs {
+		volumes[pv.HeldBy()] = pv.VolumeID
+	}
+	for _, claim := range s.Claims {
+		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]
+	}
+	for _, content := range t.Contents {
+		recorded := SnapshotContent{Name: content.Name, SnapshotID: objects.SnapshotHandleOf(content)}
+		if origin, err := objects.SnapshotOriginOf(content); err == nil {
+			recorded.VolumeID = origin.VolumeID
+		}
+		s.Contents = append(s.Contents, recorded)
+		volumes[content.Name] = recorded.VolumeID
+	}
+	ready := map[string]bool{}
+	for _, snapshot := range t.Snapshots {
+		name := ContentFor(snapshot)
+		ready[name] = IsReady(snapshot)
+		wanted := VolumeSnapshot{
+			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name], Ready: ready[name],
+			Asked: t.Requested(snapshot.UID), Explained: len(t.Told[snapshot.UID]) > 0 || snapshot.Status != nil && snapshot.Status.Error != nil,
+		}
+		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil {
+			// What is to be said of it is said of its group.
+			wanted.Asked, wanted.Explained = t.Requested(group.UID), true
+		}
+		if wanted.VolumeID == "" {
+			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
+		}
+		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
+	}
+	for _, g := range t.Groups {
+		group := GroupOf(g, t.GroupContents[objects.GroupContentName(g.UID)], ready)
+		group.Asked, group.Explained = t.Requested(g.UID), group.Explained || len(t.Told[g.UID]) > 0
+		for _, name := range g.Spec.Source.Selector.MatchExpressions[0].Values {
+			group.VolumeID = cmp.Or(group.VolumeID, source[g.Namespace+"/"+name])
+		}
+		s.Groups = append(s.Groups, group)
+	}
+	for _, content := range t.GroupContents {
+		s.GroupContents = append(s.GroupContents, GroupContentOf(content))
+	}
 }
 
 // checkSnapshots finds snapshots that nothing names, objects that name a snapshot

@@ -217,7 +217,7 @@ func (m *Machine) startPlugin(ctx context.Context) (*plugin, error) {
 		return nil, err
 	}
 	logger := m.logger().With("process", m.startAt.UnixMilli())
-	h := host.New(p.process, logger)
+	h := host.New(p.process.root(), logger)
 	machine := staged.Machine{}
 	if machine.Boot, err = h.BootID(); err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func (m *Machine) startPlugin(ctx context.Context) (*plugin, error) {
 		Volumes: func() ([]string, error) { return node.StagedVolumes(p.process, stateDir, machine.Boot) },
 		Logger:  logger, Pause: time.Second, Recheck: 15 * time.Second,
 	})
-	p.Service, err = node.New(node.Options{Root: p.process, RBD: p.process, StateDir: stateDir, NodeName: m.Name, Reporter: reporter, Logger: logger})
+	p.Service, err = node.New(node.Options{Root: p.process.root(), Files: p.process, RBD: p.process, StateDir: stateDir, NodeName: m.Name, Reporter: reporter, Logger: logger})
 	if err != nil {
 		return nil, err
 	}

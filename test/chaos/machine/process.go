@@ -19,7 +19,8 @@ type process struct {
 	dead bool
 }
 
-var _ host.Root = (*process)(nil)
+// root returns the machine as the Root of a Host.
+func (p *process) root() host.Root { return host.Root{Files: p, Devices: p, Tools: p, Network: p} }
 
 // kill returns when no call of the process is under way.
 func (p *process) kill() {
@@ -56,50 +57,50 @@ func get[T any](p *process, call func() (T, error)) (T, error) {
 	return call()
 }
 
-// ReadFile implements host.Root.
+// ReadFile implements host.Files.
 func (p *process) ReadFile(path string) ([]byte, error) {
 	return get(p, func() ([]byte, error) { return p.node.ReadFile(path) })
 }
 
-// Resolve implements host.Root.
+// Resolve implements host.Files.
 func (p *process) Resolve(path string) string { return p.node.Resolve(path) }
 
-// ReadDir implements host.Root.
+// ReadDir implements host.Files.
 func (p *process) ReadDir(path string) ([]string, error) {
 	return get(p, func() ([]string, error) { return p.node.ReadDir(path) })
 }
 
-// Modified implements host.Root.
+// Modified implements node.Files.
 func (p *process) Modified(path string) (time.Time, error) {
 	return get(p, func() (time.Time, error) { return p.node.Modified(path) })
 }
 
-// Set implements host.Root.
+// Set implements host.Files.
 func (p *process) Set(ctx context.Context, path, value string) error {
 	return p.do(func() error { return p.node.Set(ctx, path, value) })
 }
 
-// Replace implements host.Root.
+// Replace implements node.Files.
 func (p *process) Replace(path string, content []byte) error {
 	return p.do(func() error { return p.node.Replace(path, content) })
 }
 
-// MakeDir implements host.Root.
+// MakeDir implements host.Files.
 func (p *process) MakeDir(path string) error {
 	return p.do(func() error { return p.node.MakeDir(path) })
 }
 
-// MakeFile implements host.Root.
+// MakeFile implements host.Files.
 func (p *process) MakeFile(path string) error {
 	return p.do(func() error { return p.node.MakeFile(path) })
 }
 
-// Remove implements host.Root.
+// Remove implements host.Files.
 func (p *process) Remove(path string) error {
 	return p.do(func() error { return p.node.Remove(path) })
 }
 
-// Lock implements host.Root. No call is under way while it waits.
+// Lock implements node.Files. No call is under way while it waits.
 func (p *process) Lock(ctx context.Context, path string, wait bool) (func(), error) {
 	for {
 		release, err := get(p, func() (func(), error) { return p.node.Lock(ctx, path, false) })
@@ -122,12 +123,12 @@ func (p *process) Lock(ctx context.Context, path string, wait bool) (func(), err
 	}
 }
 
-// SCSI implements host.Root.
+// SCSI implements host.Devices.
 func (p *process) SCSI(ctx context.Context, disk string, command []byte, length int) ([]byte, error) {
 	return get(p, func() ([]byte, error) { return p.node.SCSI(ctx, disk, command, length) })
 }
 
-// ConnectNVMe implements host.Root.
+// ConnectNVMe implements host.Devices.
 func (p *process) ConnectNVMe(ctx context.Context, portal, options string) error {
 	return p.do(func() error { return p.node.ConnectNVMe(ctx, portal, options) })
 }
@@ -140,35 +141,35 @@ func (p *process) TellRBD(ctx context.Context, c host.RBDCall) error {
 // TellsRBD implements host.RBDKernel.
 func (p *process) TellsRBD(image string) bool { return p.node.TellsRBD(image) }
 
-// Identify implements host.Root.
+// Identify implements host.Devices.
 func (p *process) Identify(ctx context.Context, controller string, structure byte, namespace uint32) ([]byte, error) {
 	return get(p, func() ([]byte, error) { return p.node.Identify(ctx, controller, structure, namespace) })
 }
 
-// ReadDevice implements host.Root.
+// ReadDevice implements host.Devices.
 func (p *process) ReadDevice(ctx context.Context, device string, offset int64, length int) ([]byte, error) {
 	return get(p, func() ([]byte, error) { return p.node.ReadDevice(ctx, device, offset, length) })
 }
 
-// Claimed implements host.Root.
+// Claimed implements host.Devices.
 func (p *process) Claimed(ctx context.Context, device string) (bool, error) {
 	return get(p, func() (bool, error) { return p.node.Claimed(ctx, device) })
 }
 
-// Usage implements host.Root.
+// Usage implements host.Devices.
 func (p *process) Usage(ctx context.Context, path string) (host.Usage, error) {
 	return get(p, func() (host.Usage, error) { return p.node.Usage(ctx, path) })
 }
 
-// Has implements host.Root.
+// Has implements host.Tools.
 func (p *process) Has(tool string) bool { return p.node.Has(tool) }
 
-// Run implements host.Root. A program that was started ends, whatever becomes of the process.
+// Run implements host.Tools. A program that was started ends, whatever becomes of the process.
 func (p *process) Run(ctx context.Context, c host.Command) (string, error) {
 	return get(p, func() (string, error) { return p.node.Run(ctx, c) })
 }
 
-// Dial implements host.Root.
+// Dial implements host.Network.
 func (p *process) Dial(ctx context.Context, address string) error {
 	return p.do(func() error { return p.node.Dial(ctx, address) })
 }

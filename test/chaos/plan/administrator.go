@@ -56,10 +56,7 @@ func (s AdministratorStep) String() string {
 }
 
 func administratorSteps(d draws, duration time.Duration) []AdministratorStep {
-	var steps []AdministratorStep
-	at := time.Duration(0)
-	for {
-		at += d.between(2*time.Second, 8*time.Second)
+	return series(d, 0, 2*time.Second, 8*time.Second, duration, func(_ int, at time.Duration) (AdministratorStep, time.Duration) {
 		s := AdministratorStep{
 			At:      at,
 			Kind:    choose(d, []choice[AdministratorKind]{{4, Reload}, {1, BadPolicy}, {2, Rotate}, {3, Foreign}, {2, GiveAway}, {3, Retype}}),
@@ -72,12 +69,9 @@ func administratorSteps(d draws, duration time.Duration) []AdministratorStep {
 		if s.Kind == Foreign {
 			s.Where = anywhere
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
 		if s.Kind == BadPolicy {
-			at += s.For
+			return s, s.For
 		}
-	}
+		return s, 0
+	})
 }

@@ -80,10 +80,7 @@ func orAll(text string) string {
 const Keystone = "keystone"
 
 func cinderSteps(d draws, duration time.Duration) []CinderStep {
-	var steps []CinderStep
-	at := time.Duration(0)
-	for {
-		at += d.between(300*time.Millisecond, 1700*time.Millisecond)
+	return series(d, 0, 300*time.Millisecond, 1700*time.Millisecond, duration, func(_ int, at time.Duration) (CinderStep, time.Duration) {
 		s := CinderStep{
 			At:    at,
 			Kind:  choose(d, []choice[CinderKind]{{78, InjectFault}, {6, ExpireTokens}, {6, StopServices}, {10, FailVolumes}, {8, FillQuota}, {5, Flap}}),
@@ -110,11 +107,8 @@ func cinderSteps(d draws, duration time.Duration) []CinderStep {
 		if s.Kind == ExpireTokens {
 			s.For = 0
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		return s, 0
+	})
 }
 
 // changes returns the operations of a volume's life that change something.

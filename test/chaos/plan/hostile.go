@@ -22,20 +22,13 @@ func (s HostileStep) String() string {
 }
 
 func hostileSteps(d draws, duration time.Duration) []HostileStep {
-	var steps []HostileStep
-	at := time.Duration(0)
-	for {
-		at += d.between(time.Second, 4*time.Second)
-		s := HostileStep{
+	return series(d, 0, time.Second, 4*time.Second, duration, func(_ int, at time.Duration) (HostileStep, time.Duration) {
+		return HostileStep{
 			At:          at,
 			For:         d.between(1500*time.Millisecond, 6*time.Second),
 			Where:       choose(d, []choice[string]{{3, Gold}, {3, Silver}, {3, Lab}, {2, Keystone}}),
 			Probability: d.within(0.1, 0.5),
 			Seed:        d.Uint64(),
-		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		}, 0
+	})
 }

@@ -81,10 +81,7 @@ func (s MachineStep) String() string {
 
 // machineSteps draws what happens to one machine. Steps do not overlap.
 func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
-	var steps []MachineStep
-	at := 3 * time.Second
-	for {
-		at += d.between(3*time.Second, 12*time.Second)
+	return series(d, 3*time.Second, 3*time.Second, 12*time.Second, duration, func(_ int, at time.Duration) (MachineStep, time.Duration) {
 		s := MachineStep{
 			At: at, Machine: machine,
 			Kind: choose(d, []choice[MachineKind]{{8, LoseMachine}, {6, KillPlugin}, {3, RestartKubelet}, {2, CrashMachine}, {3, TaintMachine}, {1, DeleteMachine}, {1, ReplaceMachine}}),
@@ -97,12 +94,8 @@ func machineSteps(d draws, machine int, duration time.Duration) []MachineStep {
 		if s.Kind != LoseMachine {
 			s.Restarts, s.Kills = false, false
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-		at += s.For
-	}
+		return s, s.For
+	})
 }
 
 // WorkloadStep is the life of a claim whose pods machines run, one after the other.
@@ -144,10 +137,7 @@ func (s WorkloadStep) String() string {
 
 // workloadSteps draws the pods of machines.
 func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
-	var steps []WorkloadStep
-	at := time.Duration(0)
-	for i := 0; ; i++ {
-		at += d.between(300*time.Millisecond, 2*time.Second)
+	return series(d, 0, 300*time.Millisecond, 2*time.Second, duration, func(i int, at time.Duration) (WorkloadStep, time.Duration) {
 		s := WorkloadStep{
 			At: at, Claim: fmt.Sprintf("staged-%d", i), Class: oneOf(d, Shown, Masked, Sealed), Patience: d.between(500*time.Millisecond, 3*time.Second),
 			Ends: d.chance(0.6), ClaimFirst: d.chance(0.3),
@@ -159,9 +149,6 @@ func workloadSteps(d draws, duration time.Duration) []WorkloadStep {
 				machine = (machine + 1 + d.IntN(Machines-1)) % Machines
 			}
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		return s, 0
+	})
 }

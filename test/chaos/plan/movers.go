@@ -70,10 +70,7 @@ func (s MoverStep) String() string {
 
 // moverSteps draws the volumes one after the other. Their lives overlap.
 func moverSteps(d draws, duration time.Duration) []MoverStep {
-	var steps []MoverStep
-	at := time.Duration(0)
-	for i := 0; ; i++ {
-		at += d.between(700*time.Millisecond, 3500*time.Millisecond)
+	return series(d, 0, 700*time.Millisecond, 3500*time.Millisecond, duration, func(i int, at time.Duration) (MoverStep, time.Duration) {
 		s := MoverStep{
 			At: at, Tenant: oneOf(d, MoverNames()...), Claim: fmt.Sprintf("moved-%d", i), SizeMi: 200 + d.IntN(1800),
 			Block: d.chance(0.3), OnNodes: d.chance(0.25), Ends: d.chance(0.4),
@@ -96,11 +93,8 @@ func moverSteps(d draws, duration time.Duration) []MoverStep {
 			s.Moves, anew[tenant+"/"+claim] = append(s.Moves, move), move.Anew
 			tenant, claim = move.Tenant, move.Claim
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		return s, 0
+	})
 }
 
 // Moved returns the largest number of volumes that movers have at the same time.

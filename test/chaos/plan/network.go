@@ -82,14 +82,11 @@ func links(seed uint64, duration time.Duration) []Link {
 }
 
 func linkSteps(d draws, to string, duration time.Duration) []LinkStep {
-	var steps []LinkStep
 	kinds := []choice[LinkKind]{{2, Cut}, {2, Stall}, {5, Meddle}}
 	if to == Server {
 		kinds = append(kinds, choice[LinkKind]{3, Blind})
 	}
-	at := time.Duration(0)
-	for {
-		at += d.between(3*time.Second, 16*time.Second)
+	return series(d, 0, 3*time.Second, 16*time.Second, duration, func(_ int, at time.Duration) (LinkStep, time.Duration) {
 		s := LinkStep{
 			At:   at,
 			For:  d.between(800*time.Millisecond, LeaseDuration+4*time.Second),
@@ -101,13 +98,9 @@ func linkSteps(d draws, to string, duration time.Duration) []LinkStep {
 			Seed:        d.Uint64(),
 			Resource:    oneOf(d, "persistentvolumes", "persistentvolumes", "persistentvolumeclaims"),
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-		at += s.For
 		if s.Kind == Meddle && s.isLate() {
-			at += s.Late
+			return s, s.For + s.Late
 		}
-	}
+		return s, s.For
+	})
 }

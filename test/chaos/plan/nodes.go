@@ -35,21 +35,14 @@ func (s NodeStep) String() string {
 }
 
 func nodeSteps(d draws, duration time.Duration) []NodeStep {
-	var steps []NodeStep
-	at := 2 * time.Second
-	for {
-		at += d.between(1500*time.Millisecond, 6*time.Second)
-		s := NodeStep{
+	return series(d, 2*time.Second, 1500*time.Millisecond, 6*time.Second, duration, func(_ int, at time.Duration) (NodeStep, time.Duration) {
+		return NodeStep{
 			At:      at,
 			For:     d.between(2*time.Second, 9*time.Second),
 			Kind:    choose(d, []choice[NodeKind]{{4, Unmount}, {2, NodeGone}, {2, NodeLost}, {2, NodeBoots}}),
 			Volumes: 1 + d.IntN(4),
 			Pick:    d.IntN(1 << 20),
 			Deletes: d.between(0, 1500*time.Millisecond),
-		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		}, 0
+	})
 }

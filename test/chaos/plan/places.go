@@ -32,10 +32,7 @@ func (s PlaceStep) String() string {
 
 // placeSteps makes at most one backend lead elsewhere at a time.
 func placeSteps(d draws, duration time.Duration) []PlaceStep {
-	var steps []PlaceStep
-	at := time.Duration(0)
-	for {
-		at += d.between(5*time.Second, 22*time.Second)
+	return series(d, 0, 5*time.Second, 22*time.Second, duration, func(_ int, at time.Duration) (PlaceStep, time.Duration) {
 		s := PlaceStep{
 			At:    at,
 			For:   d.between(2*time.Second, 9*time.Second),
@@ -45,10 +42,6 @@ func placeSteps(d draws, duration time.Duration) []PlaceStep {
 		if s.Where != Lab {
 			s.Place = OtherProject
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-		at += s.For
-	}
+		return s, s.For
+	})
 }

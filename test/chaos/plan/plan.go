@@ -152,6 +152,19 @@ func (d draws) between(from, to time.Duration) time.Duration {
 	return (from + time.Duration(d.Float64()*float64(to-from))).Round(time.Millisecond)
 }
 
+// series draws the steps of an actor, one after the other. The times between them are from
+// least to most, and longer if a step lasts.
+func series[S any](d draws, start, least, most, end time.Duration, draw func(i int, at time.Duration) (step S, lasts time.Duration)) []S {
+	var steps []S
+	at := start + d.between(least, most)
+	for at < end {
+		step, lasts := draw(len(steps), at)
+		steps = append(steps, step)
+		at += lasts + d.between(least, most)
+	}
+	return steps
+}
+
 // within draws a probability, to the percent.
 func (d draws) within(from, to float64) float64 {
 	return float64(int(100*(from+d.Float64()*(to-from)))) / 100

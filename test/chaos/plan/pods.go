@@ -47,10 +47,7 @@ func (s PodStep) String() string {
 
 // podSteps draws the pods of all tenants, one after the other.
 func podSteps(d draws, duration time.Duration) []PodStep {
-	var steps []PodStep
-	at := time.Duration(0)
-	for i := 0; ; i++ {
-		at += d.between(700*time.Millisecond, 2500*time.Millisecond)
+	return series(d, 0, 700*time.Millisecond, 2500*time.Millisecond, duration, func(i int, at time.Duration) (PodStep, time.Duration) {
 		s := PodStep{At: at, Tenant: oneOf(d, TenantNames()...), Claim: fmt.Sprintf("pod-%d", i), SizeMi: 200 + d.IntN(1800), Ends: d.chance(0.7), ClaimFirst: d.chance(0.3)}
 		node := d.IntN(PodNodes)
 		for range 1 + d.IntN(4) {
@@ -60,9 +57,6 @@ func podSteps(d draws, duration time.Duration) []PodStep {
 				node = s.Stays[0].Node
 			}
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		return s, 0
+	})
 }

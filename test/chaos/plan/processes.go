@@ -33,10 +33,7 @@ type ProcessStep struct {
 func (s ProcessStep) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.For) }
 
 func processSteps(d draws, duration time.Duration) []ProcessStep {
-	var steps []ProcessStep
-	at := time.Duration(0)
-	for {
-		at += d.between(4*time.Second, 11*time.Second)
+	return series(d, 0, 4*time.Second, 11*time.Second, duration, func(_ int, at time.Duration) (ProcessStep, time.Duration) {
 		s := ProcessStep{
 			At: at,
 			Kind: choose(d, []choice[ProcessKind]{{28, KillLeader}, {20, PauseLeader}, {10, StopLeader}, {16, Roll},
@@ -48,15 +45,11 @@ func processSteps(d draws, duration time.Duration) []ProcessStep {
 		if s.Kind == PauseLeader || s.Kind == PauseFollower {
 			s.For = pause
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-		at += s.For
 		if s.Kind == Roll {
-			at += 6 * time.Second
+			return s, s.For + 6*time.Second
 		}
-	}
+		return s, s.For
+	})
 }
 
 // ServerKind is what happens to the API server.
@@ -80,19 +73,12 @@ func (s ServerStep) String() string { return fmt.Sprintf("%s (%s)", s.Kind, s.Fo
 // serverSteps leaves time between two steps: every Kubernetes client that
 // failed to watch a few times in a row waits up to a minute before it retries.
 func serverSteps(d draws, duration time.Duration) []ServerStep {
-	var steps []ServerStep
-	at := -10 * time.Second
-	for {
-		at += d.between(16*time.Second, 45*time.Second)
+	return series(d, -10*time.Second, 16*time.Second, 45*time.Second, duration, func(_ int, at time.Duration) (ServerStep, time.Duration) {
 		s := ServerStep{At: at, Kind: choose(d, []choice[ServerKind]{{1, KillServer}, {1, PauseServer}}), For: d.between(0, 2*time.Second)}
 		pause := d.between(LeaseDuration+time.Second, LeaseDuration+4*time.Second)
 		if s.Kind == PauseServer {
 			s.For = pause
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-		at += s.For
-	}
+		return s, s.For
+	})
 }

@@ -50,10 +50,7 @@ func (s VolumeStep) String() string {
 func (s VolumeStep) Keeps() bool { return !s.Back && s.Kind != RemoveUnbound }
 
 func volumeSteps(d draws, duration time.Duration) []VolumeStep {
-	var steps []VolumeStep
-	at := time.Second
-	for {
-		at += d.between(600*time.Millisecond, 3*time.Second)
+	return series(d, time.Second, 600*time.Millisecond, 3*time.Second, duration, func(_ int, at time.Duration) (VolumeStep, time.Duration) {
 		s := VolumeStep{
 			At: at,
 			Kind: choose(d, []choice[VolumeKind]{{6, Keep}, {5, KeepReleased}, {3, Remove}, {2, RemoveReleased},
@@ -65,9 +62,6 @@ func volumeSteps(d draws, duration time.Duration) []VolumeStep {
 		if s.Kind != Keep && s.Kind != KeepReleased {
 			s.Back = false
 		}
-		if at >= duration {
-			return steps
-		}
-		steps = append(steps, s)
-	}
+		return s, 0
+	})
 }

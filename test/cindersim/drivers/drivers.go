@@ -178,15 +178,9 @@ func Complete(types []VolumeType, newID func() string) (ordered []*VolumeType, i
 		if t.ID == "" {
 			t.ID = newID()
 		}
-		if t.Backend == "" {
-			t.Backend = t.Name
-		}
-		if t.StorageProtocol == "" {
-			t.StorageProtocol = "iSCSI"
-		}
-		if t.CapacityGiB == 0 {
-			t.CapacityGiB = 20000
-		}
+		t.Backend = cmp.Or(t.Backend, t.Name)
+		t.StorageProtocol = cmp.Or(t.StorageProtocol, "iSCSI")
+		t.CapacityGiB = cmp.Or(t.CapacityGiB, 20000)
 		if t.Connection == nil {
 			t.Connection = ISCSIConnection("127.0.0.1:3260")
 		}

@@ -50,6 +50,14 @@ func Truth(text string) (value, known bool) {
 	return false, false
 }
 
+// Read reads a field unless an earlier one was invalid.
+func Read[T any](invalid *error, read func(body map[string]any, field string) (T, error), body map[string]any, field string) (value T) {
+	if *invalid == nil {
+		value, *invalid = read(body, field)
+	}
+	return value
+}
+
 // Text reads an optional string. Null and absence are the same.
 func Text(body map[string]any, field string) (*string, error) {
 	switch value := body[field].(type) {
@@ -114,7 +122,16 @@ func Size(body map[string]any, field string, nullable bool) (int, error) {
 
 // Metadata reads an object of strings. A nil map means that it was
 // missing.
-func Metadata(body map[string]any, field string, nullable bool) (map[string]string, error) {
+func Metadata(body map[string]any, field string) (map[string]string, error) {
+	return texts(body, field, false)
+}
+
+// NullableMetadata takes null as missing, too.
+func NullableMetadata(body map[string]any, field string) (map[string]string, error) {
+	return texts(body, field, true)
+}
+
+func texts(body map[string]any, field string, nullable bool) (map[string]string, error) {
 	value, given := body[field]
 	if !given || value == nil && nullable {
 		return nil, nil

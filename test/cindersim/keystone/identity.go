@@ -1,6 +1,9 @@
 package keystone
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Identity is Keystone's content.
 type Identity struct {
@@ -85,12 +88,8 @@ func (i Identity) withDefaults() Identity {
 		defaults := DefaultIdentity()
 		i.Projects, i.Users = defaults.Projects, defaults.Users
 	}
-	if i.TokenLifetime == 0 {
-		i.TokenLifetime = time.Hour
-	}
-	if i.ValidationCache == 0 {
-		i.ValidationCache = 5 * time.Minute
-	}
+	i.TokenLifetime = cmp.Or(i.TokenLifetime, time.Hour)
+	i.ValidationCache = cmp.Or(i.ValidationCache, 5*time.Minute)
 	if len(i.Regions) == 0 {
 		i.Regions = []string{"RegionOne"}
 	}

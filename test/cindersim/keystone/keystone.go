@@ -3,6 +3,7 @@
 package keystone
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"slices"
@@ -185,9 +186,7 @@ func (k *Service) CloudsYAML() string {
 
 // domain finds a domain by name, or adds it; the empty name is Default.
 func (k *Service) domain(name string) domain {
-	if name == "" {
-		name = "Default"
-	}
+	name = cmp.Or(name, "Default")
 	for _, d := range k.domains {
 		if d.name == name {
 			return d

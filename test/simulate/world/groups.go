@@ -145,19 +145,3 @@ func (w *World) tidyGroups(claims map[string]*corev1.PersistentVolumeClaim, told
 		}
 	}
 }
-
-// addGroups adds to a state what is known of groups.
-func (w *World) addGroups(s *checker.State, told map[types.UID]map[string]bool) {
-	ready, contents := map[string]bool{}, w.groupContents()
-	for _, snapshot := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
-		ready[checker.ContentFor(snapshot)] = checker.IsReady(snapshot)
-	}
-	for _, g := range apiserver.Objects[*groupv1.VolumeGroupSnapshot](w.api) {
-		group := checker.GroupOf(g, contents[objects.GroupContentName(g.UID)], ready)
-		group.Asked, group.Explained = w.snapshots.DeletionRequested(g.UID), group.Explained || len(told[g.UID]) > 0
-		s.Groups = append(s.Groups, group)
-	}
-	for _, content := range apiserver.Objects[*groupv1.VolumeGroupSnapshotContent](w.api) {
-		s.GroupContents = append(s.GroupContents, checker.GroupContentOf(content))
-	}
-}

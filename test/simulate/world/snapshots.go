@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -129,41 +130,10 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 // addSnapshots adds to a state what is known of snapshots.
 func (w *World) addSnapshots(s *checker.State, told map[types.UID]map[string]bool) {
 	s.Snapshots = w.sim.Snapshots()
-	volumes, source := map[string]string{}, map[string]string{}
-	for _, pv := range s.PVs {
-		volumes[pv.HeldBy()] = pv.VolumeID
-	}
-	for _, claim := range s.Claims {
-		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]
-	}
-	for _, content := range apiserver.Objects[*snapshotv1.VolumeSnapshotContent](w.api) {
-		recorded := checker.SnapshotContent{Name: content.Name, SnapshotID: objects.SnapshotHandleOf(content)}
-		if origin, err := objects.SnapshotOriginOf(content); err == nil {
-			recorded.VolumeID = origin.VolumeID
-		}
-		s.Contents = append(s.Contents, recorded)
-		volumes[content.Name] = recorded.VolumeID
-	}
-	for _, snapshot := range apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api) {
-		name := checker.ContentFor(snapshot)
-		wanted := checker.VolumeSnapshot{
-			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name],
-			Asked: w.snapshots.DeletionRequested(snapshot.UID), Explained: len(told[snapshot.UID]) > 0,
-		}
-		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil {
-			// What is to be said of it is said of its group.
-			wanted.Asked, wanted.Explained = w.snapshots.DeletionRequested(group.UID), true
-		}
-		if wanted.VolumeID == "" {
-			wanted.VolumeID = source[snapshot.Namespace+"/"+*snapshot.Spec.Source.PersistentVolumeClaimName]
-		}
-		if status := snapshot.Status; status != nil {
-			wanted.Ready = checker.IsReady(snapshot)
-			wanted.Explained = wanted.Explained || status.Error != nil
-		}
-		s.VolumeSnapshots = append(s.VolumeSnapshots, wanted)
-	}
-	w.addGroups(s, told)
+	checker.Taken{
+		Snapshots: apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api), Contents: apiserver.Objects[*snapshotv1.VolumeSnapshotContent](w.api),
+		Groups: apiserver.Objects[*groupv1.VolumeGroupSnapshot](w.api), GroupContents: w.groupContents(), Requested: w.snapshots.DeletionRequested, Told: told,
+	}.AddTo(s)
 }
 
 // VolumeSnapshot implements objects.SnapshotReader.

@@ -198,8 +198,8 @@ func (a *attempt) begun(ctx context.Context, position ledger.Position, asks bool
 	case v.ID != "" && asks && a.isWanted(v):
 		return v, nil
 	}
-	a.c.Room.GiveBack(a.claim.UID)
-	a.c.Room.ReleaseUnrecorded(a.claim.UID)
+	a.c.Room.Ledger.ReleaseReservation(a.claim.UID)
+	a.c.Room.Ledger.ReleaseUnrecorded(a.claim.UID)
 	a.backend = ""
 	return cinder.Volume{}, nil
 }

@@ -61,8 +61,8 @@ func (c *Controller) endLeft(ctx context.Context, claim types.UID, left leftover
 	case err != nil:
 		return err
 	case !stamp.Owns(v): // or it is gone
-		c.Room.GiveBack(claim)
-		c.Room.ReleaseUnrecorded(claim)
+		c.Room.Ledger.ReleaseReservation(claim)
+		c.Room.Ledger.ReleaseUnrecorded(claim)
 		return nil
 	}
 	_, err = c.Client.CoreV1().PersistentVolumes().Get(ctx, pvName, metav1.GetOptions{})

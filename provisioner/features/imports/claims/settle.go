@@ -119,7 +119,7 @@ const youngClaim = 10 * time.Second
 // volume that was stamped counts.
 func (c *Controller) giveBackUnlessBegun(a *attempt) {
 	if position, counts := c.Room.Ledger.PositionOf(a.cached.UID); counts && position.Imported && !a.applied && a.volume.ID == position.VolumeID && !a.isStamped(a.volume) {
-		c.Room.GiveBack(a.cached.UID)
+		c.Room.Ledger.ReleaseReservation(a.cached.UID)
 	}
 }
 
