@@ -170,6 +170,8 @@ func TestAttackAnExtensionIsNotThatOfTheNextOwner(t *testing.T) {
 // stamps.Settled shows the volume to everybody as one that was never attached, of the former
 // claim, and without the swap's mark. The swap never gets beyond Restamp, and what protects a
 // volume that was in use is gone: RemoveUnrecorded, which audit and follow-ups call, takes it.
+// Only the record of a PersistentVolume that names it keeps them from that, so it is lost when
+// its claim and a PersistentVolume with the policy Retain are deleted.
 func TestAttackAVolumeRestoredFromABackupKeepsItsNewStamp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()

@@ -22,7 +22,7 @@ func TestAttackAGroupThatWasBegunBeforeASwapIsGivenUp(t *testing.T) {
 				begun(c)
 				beingDeleted(c)
 			}))
-			b.counting.counted[shelf{"gold", false}] = true
+			b.counting.counted[Shelf{"gold", false}] = true
 			for i := range 2 {
 				(&ice{groupShelf: b.shelf}).has(fmt.Sprintf("volume-%d", i+1))
 				if swapped {
