@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -25,29 +26,73 @@ func (s Swaps) Volume(ctx context.Context, id string) (cinder.Volume, cinder.Pla
 }
 
 // Begin marks a volume as being swapped with that of another PersistentVolume, and
-// reserves it. It fails if the volume is in use, or in another swap.
+// reserves it. It fails if the volume is in use, or in another swap. If the answer to the
+// reservation is lost, it may still arrive, so the mark must stay until it cannot.
 func (s Swaps) Begin(ctx context.Context, id, with string) error {
 	at := s.current()
 	v, err := at.get(ctx, id)
 	if err != nil {
 		return err
 	}
-	if other := v.Metadata[stamps.KeySwap]; other != "" && other != with {
+	switch other := v.Metadata[stamps.KeySwap]; {
+	case v.Metadata[cinder.MetadataSourceBackup] != "":
+		return at.failure(cinder.KindConflict, "volume %s was restored from a backup, and its description is a part of its stamp", id)
+	case other != "" && other != with:
 		return at.failure(cinder.KindConflict, "volume %s is being swapped with that of PersistentVolume %s", id, other)
-	}
-	if v.Metadata[stamps.KeySwap] == "" {
-		if v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 {
-			return at.failure(cinder.KindConflict, "volume %s is %s and has %d attachments; only an available volume can be swapped", id, v.Status, len(v.Attachments))
+	case other == with:
+		if reserved, err := s.isReserved(ctx, v); err != nil || reserved {
+			return err // an earlier run has reserved it
+		}
+	default:
+		if err := s.mustBeFree(v); err != nil {
+			return err
 		}
 		if v, err = at.writeMetadata(ctx, id, map[string]string{stamps.KeySwap: with}); err != nil {
 			return err
 		}
 	}
-	if v.Status == cinder.StatusAttaching && len(v.Attachments) == 0 {
+	// Somebody may have attached it meanwhile, and Cinder reserves one for several nodes even
+	// then.
+	if err := s.mustBeFree(v); err != nil {
+		return err
+	}
+	if err := change(ctx, at.session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, id) }); err != nil {
+		return err
+	}
+	if v, err = at.get(ctx, id); err != nil {
+		return err
+	}
+	reserved, err := s.isReserved(ctx, v)
+	if err == nil && !reserved {
+		err = errors.Join(at.failure(cinder.KindConflict, "volume %s was attached while it was reserved", id), s.unreserve(ctx, id))
+	}
+	return err
+}
+
+// isReserved reports whether a volume that has the mark is reserved by a swap. While a node
+// is getting a volume, its status is the same, but then there is an attachment.
+func (s Swaps) isReserved(ctx context.Context, v cinder.Volume) (bool, error) {
+	if v.Status != cinder.StatusAttaching || len(v.Attachments) > 0 {
+		return false, nil
+	}
+	var all []cinder.Attachment
+	err := read(ctx, s.current().session, func(ctx context.Context, client attachmentRequests) (err error) {
+		all, err = client.Attachments(ctx, v.ID)
+		return err
+	})
+	return err == nil && len(all) == 0, err
+}
+
+func (s Swaps) unreserve(ctx context.Context, id string) error {
+	return change(ctx, s.current().session, nil, func(ctx context.Context, client connectionRequests) error { return client.Unreserve(ctx, id) })
+}
+
+// mustBeFree refuses a volume that somebody has or is getting.
+func (s Swaps) mustBeFree(v cinder.Volume) error {
+	if v.Status == cinder.StatusAvailable && len(v.Attachments) == 0 {
 		return nil
 	}
-	// Cinder reserves no volume that somebody has attached meanwhile.
-	return change(ctx, at.session, nil, func(ctx context.Context, client connectionRequests) error { return client.Reserve(ctx, id) })
+	return s.current().failure(cinder.KindConflict, "volume %s is %s and has %d attachments; only an available volume can be swapped", v.ID, v.Status, len(v.Attachments))
 }
 
 // Restamp gives a volume that is being swapped the stamp of another PersistentVolume, of
@@ -59,10 +104,14 @@ func (s Swaps) Restamp(ctx context.Context, id string, stamp stamps.Volume, pvUI
 	metadata[stamps.KeyPVUID] = pvUID
 	at := s.current()
 	v, err := at.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	reserved, err := s.isReserved(ctx, v)
 	switch {
 	case err != nil:
 		return err
-	case !stamps.IsBeingSwapped(v) || v.Status != cinder.StatusAttaching || len(v.Attachments) > 0:
+	case !stamps.IsBeingSwapped(v) || !reserved:
 		return at.failure(cinder.KindConflict, "volume %s is no longer reserved for its swap: it is %s and has %d attachments", id, v.Status, len(v.Attachments))
 	case maps.Equal(v.Metadata, merged(v.Metadata, metadata)):
 		return nil
@@ -76,13 +125,18 @@ func (s Swaps) Restamp(ctx context.Context, id string, stamp stamps.Volume, pvUI
 func (s Swaps) End(ctx context.Context, id, with string) error {
 	at := s.current()
 	v, err := at.get(ctx, id)
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return nil
+	}
 	if err != nil || v.Metadata[stamps.KeySwap] != with {
 		return err
 	}
-	if v.Status == cinder.StatusAttaching && len(v.Attachments) == 0 {
-		if err := change(ctx, at.session, nil, func(ctx context.Context, client connectionRequests) error { return client.Unreserve(ctx, id) }); err != nil {
-			return err
-		}
+	reserved, err := s.isReserved(ctx, v)
+	if err == nil && reserved {
+		err = s.unreserve(ctx, id)
+	}
+	if err != nil {
+		return err
 	}
 	_, err = at.writeMetadata(ctx, id, map[string]string{stamps.KeySwap: ""})
 	return err

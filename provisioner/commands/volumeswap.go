@@ -89,8 +89,12 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 		Nodes: nodeuse.New(nodeuse.Options{Client: opened.client}),
 	}
 	plan, err := swapper.Plan(ctx, f.request)
-	if err == nil && f.apply {
+	switch {
+	case err != nil:
+	case f.apply:
 		err = swapper.Apply(ctx, plan)
+	default:
+		err = plan.Refusal()
 	}
 	if err != nil {
 		return policycli.Exit(policycli.ExitFailed, fmt.Errorf("cannot swap the volumes of claims %s and %s of namespace %s: %s",

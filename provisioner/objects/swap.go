@@ -23,12 +23,21 @@ type Swapped struct {
 	// Handle is that of the PersistentVolume. A copy of the annotation on another
 	// PersistentVolume does not count.
 	Handle string `json:"handle"`
-	// With is the PersistentVolume that had the volume before; empty if the two swapped them
-	// back.
-	With string `json:"with,omitempty"`
+	// With are the PersistentVolumes with which it has swapped, the last one last, without
+	// those with which it has swapped back.
+	With []string `json:"with,omitempty"`
 	// FilesystemUUIDs and NeverFormat are those of wire.Volume.
 	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
 	NeverFormat     bool     `json:"neverFormat,omitempty"`
+}
+
+// Last returns the PersistentVolume with which the last swap was; empty if it was swapped
+// back.
+func (s *Swapped) Last() string {
+	if len(s.With) == 0 {
+		return ""
+	}
+	return s.With[len(s.With)-1]
 }
 
 // SwappedOf returns the record of a swap; nil if the volume is the one that the handle

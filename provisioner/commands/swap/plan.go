@@ -31,58 +31,104 @@ func (p *planner) refuse(format string, arguments ...any) {
 	p.problems = append(p.problems, fmt.Sprintf(format, arguments...))
 }
 
-// Plan checks everything that can be checked without a change. A *RefusedError lists what
-// prevents the swap. One that has gone beyond the first stamp can only be finished.
+// Plan finds out what is to be done, and checks everything that can be checked without a
+// change. A *RefusedError lists what prevents the swap. If an earlier run has begun, the
+// plan finishes it, or takes it back and begins anew; then Refusal says what prevents that.
 func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	p := &planner{Swapper: r, Plan: &Plan{Request: request}}
 	if request.Claims[0] == request.Claims[1] {
 		return nil, refused("both are claim %s/%s", request.Namespace, request.Claims[0])
 	}
-	for i, name := range request.Claims {
-		var err error
-		if p.sides[i], err = r.read(ctx, request.Namespace, name); err != nil {
+	begun, err := r.begun(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if begun != nil {
+		if begun[0].intent.Back != request.Back {
+			return nil, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[begun[0].intent.Back])
+		}
+		beyond, err := r.isBeyond(ctx, begun)
+		if err != nil {
 			return nil, err
 		}
-	}
-	begun, err := p.resume()
-	switch {
-	case err != nil:
-		return nil, err
-	case begun:
-		if beyond, err := r.isBeyond(ctx, p.Plan); err != nil || beyond {
-			return p.Plan, err
+		if beyond {
+			p.sides, p.beyond = *begun, true
+			return p.Plan, nil
 		}
-	case p.haveEachOthers() != request.Back:
-		p.Done = true
-		return p.Plan, nil
+		p.undo = begun
+	}
+	err = p.fresh(ctx)
+	if err != nil && p.undo != nil {
+		p.refusal, err = err, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.Plan, nil
+}
+
+// fresh plans a swap of which nothing was done.
+func (p *planner) fresh(ctx context.Context) error {
+	for i, name := range p.Claims {
+		var err error
+		if p.sides[i], err = p.read(ctx, p.Namespace, name); err != nil {
+			return err
+		}
 	}
 	for i, s := range p.sides {
-		if s.claim == nil {
-			p.refuse("claim %s/%s is gone, or no longer Bound", p.Namespace, p.Claims[i])
+		other := p.sides[1-i]
+		s.intent = intent{With: other.name, Back: p.Back, From: recordOf(s.pv), To: recordOf(other.pv)}
+	}
+	if p.haveEachOthers() != p.Back {
+		p.Done = true
+		return nil
+	}
+	// PersistentVolumes that were restored from before a swap record the former volumes.
+	crossed := true
+	for _, s := range p.sides {
+		v, err := p.volume(ctx, s.intent.To)
+		if err != nil {
+			return err
 		}
+		crossed = crossed && stamps.Of(v).PV == s.name
 	}
-	if len(p.problems) > 0 {
-		return nil, &RefusedError{p.problems}
+	if p.beyond = crossed; crossed {
+		return nil
 	}
+	return p.check(ctx)
+}
+
+// check collects all that prevents the swap.
+func (p *planner) check(ctx context.Context) error {
 	p.compare()
 	if err := p.decide(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for i, s := range p.sides {
 		if err := p.checkUse(ctx, s); err != nil {
-			return nil, err
+			return err
 		}
 		if err := p.checkVolume(ctx, s, p.sides[1-i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if a, b := p.sides[0].has, p.sides[1].has; a.MultiAttach != b.MultiAttach {
 		p.refuse("only one of the volumes can be attached to several nodes")
 	}
 	if len(p.problems) > 0 {
-		return nil, &RefusedError{p.problems}
+		return &RefusedError{p.problems}
 	}
-	return p.Plan, nil
+	return nil
+}
+
+// volume reads a volume; the zero Volume means that it is gone.
+func (r *Swapper) volume(ctx context.Context, of record) (cinder.Volume, error) {
+	volumes, err := r.Volumes(of.Backend)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	v, _, err := volumes.Volume(ctx, of.Volume)
+	return v, err
 }
 
 // read reads a claim and its PersistentVolume.
@@ -92,10 +138,6 @@ func (r *Swapper) read(ctx context.Context, namespace, name string) (*side, erro
 	case err != nil && !apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("cannot read claim %s/%s: %w", namespace, name, err)
 	case err != nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound:
-		begun, listErr := r.begunFor(ctx, namespace, name)
-		if listErr != nil || begun != nil {
-			return begun, listErr
-		}
 		return nil, refused("claim %s/%s does not exist, is not Bound, or is being deleted", namespace, name)
 	}
 	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
@@ -120,59 +162,74 @@ func (r *Swapper) read(ctx context.Context, namespace, name string) (*side, erro
 	case objects.ClaimInName(pv.Name) == "":
 		return nil, refused("PersistentVolume %s of claim %s was imported, and its name says which volume it is", pv.Name, name)
 	}
-	return &side{claim: claim, pv: pv}, nil
+	return &side{name: pv.Name, claim: claim, pv: pv}, nil
 }
 
-// begunFor finds the side of a claim that has gone since its swap began; nil if there is
-// none.
-func (r *Swapper) begunFor(ctx context.Context, namespace, name string) (*side, error) {
-	found, err := paging.List(ctx, "PersistentVolumes", r.Client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
+// begun finds what an earlier run has begun with the two claims, by the intents on their
+// PersistentVolumes; nil if nothing. The claims may be gone or made anew since, and so may
+// one of the PersistentVolumes be gone.
+func (r *Swapper) begun(ctx context.Context, request Request) (*[2]*side, error) {
+	intending, err := paging.List(ctx, "PersistentVolumes", r.Client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
 		for i := range page.Items {
-			pv := &page.Items[i]
-			if ref := pv.Spec.ClaimRef; pv.Annotations[AnnotationIntent] != "" && ref != nil && ref.Namespace == namespace && ref.Name == name && objects.IsCSI(pv) {
+			if pv := &page.Items[i]; pv.Annotations[AnnotationIntent] != "" && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.Namespace == request.Namespace && objects.IsCSI(pv) {
 				found = append(found, pv)
 			}
 		}
 		return found
 	})
-	if err != nil || len(found) != 1 {
+	if err != nil {
 		return nil, err
 	}
-	return &side{pv: found[0]}, nil
+	byName := map[string]*side{}
+	for _, pv := range intending {
+		i, err := intentOf(pv)
+		if err != nil {
+			return nil, refused("%s", err)
+		}
+		byName[pv.Name] = &side{name: pv.Name, pv: pv, intent: *i}
+	}
+	other := ""
+	for n, claim := range request.Claims {
+		for _, s := range byName {
+			if s.pv.Spec.ClaimRef.Name != claim {
+				continue
+			}
+			partner := byName[s.intent.With]
+			if partner == nil || partner.intent.With != s.name {
+				if partner, err = r.partner(ctx, s); err != nil {
+					return nil, err
+				}
+			}
+			if ref := partner.claimRef(); ref != nil && ref.Name != request.Claims[1-n] {
+				other = fmt.Sprintf("the volume of claim %s is being swapped with that of claim %s; finish that first", claim, ref.Name)
+				continue
+			}
+			pair := [2]*side{s, partner}
+			if n == 1 {
+				pair = [2]*side{partner, s}
+			}
+			return &pair, nil
+		}
+	}
+	if other != "" {
+		return nil, refused("%s", other)
+	}
+	return nil, nil
 }
 
-// resume finds out whether an earlier run has begun, and what each side gets.
-func (p *planner) resume() (begun bool, err error) {
-	var found [2]*intent
-	for i, s := range p.sides {
-		if found[i], err = intentOf(s.pv); err != nil {
-			return false, refused("%s", err)
-		}
-		if found[i] != nil && found[i].With != p.sides[1-i].pv.Name {
-			return false, refused("the volume of claim %s is being swapped with that of PersistentVolume %s; finish that first", p.Claims[i], found[i].With)
-		}
+// partner is the other side of one that has an intent. The first change writes an intent,
+// and the last removes one, so it may have none.
+func (r *Swapper) partner(ctx context.Context, s *side) (*side, error) {
+	partner := &side{name: s.intent.With, intent: intent{With: s.name, Back: s.intent.Back, From: s.intent.To, To: s.intent.From}}
+	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, s.intent.With, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", s.intent.With, err)
+	case objects.IsCSI(pv):
+		partner.pv = pv
 	}
-	for i, s := range p.sides {
-		other := p.sides[1-i]
-		switch {
-		case found[i] != nil:
-			s.intent = *found[i]
-		case found[1-i] != nil:
-			// The first change writes both intents, and the last removes them.
-			s.intent = intent{With: other.pv.Name, Back: found[1-i].Back, From: found[1-i].To, To: found[1-i].From}
-		default:
-			s.intent = intent{With: other.pv.Name, Back: p.Back, From: recordOf(s.pv), To: recordOf(other.pv)}
-		}
-		if now := recordOf(s.pv); !now.is(s.intent.From) && !now.is(s.intent.To) {
-			return false, refused("PersistentVolume %s records volume %s, which is neither of the swap's, %s and %s", s.pv.Name, now, s.intent.From, s.intent.To)
-		}
-	}
-	for i := range found {
-		if found[i] != nil && found[i].Back != p.Back {
-			return false, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[found[i].Back])
-		}
-	}
-	return found[0] != nil || found[1] != nil, nil
+	return partner, nil
 }
 
 // haveEachOthers reports whether the last swap of either was with the other. So a command
@@ -180,7 +237,7 @@ func (p *planner) resume() (begun bool, err error) {
 func (p *planner) haveEachOthers() bool {
 	for i, s := range p.sides {
 		swapped, err := objects.SwappedOf(s.pv)
-		if err != nil || swapped == nil || swapped.With != p.sides[1-i].pv.Name {
+		if err != nil || swapped == nil || swapped.Last() != p.sides[1-i].name {
 			return false
 		}
 	}
@@ -207,8 +264,16 @@ func (p *planner) compare() {
 		}
 	}
 	for _, s := range p.sides {
-		if class := s.pv.Spec.VolumeAttributesClassName; class != nil && *class != "" {
-			p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
+		for _, finalizer := range s.claim.Finalizers {
+			if finalizer == objects.CopyFinalizer || finalizer == beingSnapshotted {
+				p.refuse("the volume of claim %s is being copied or snapshotted (finalizer %s)", s.claim.Name, finalizer)
+			}
+		}
+		for _, class := range []*string{s.pv.Spec.VolumeAttributesClassName, s.claim.Spec.VolumeAttributesClassName} {
+			if class != nil && *class != "" {
+				p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
+				break
+			}
 		}
 		if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
 			p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
@@ -216,6 +281,10 @@ func (p *planner) compare() {
 	}
 	slices.Sort(p.problems)
 }
+
+// beingSnapshotted is the finalizer of the snapshot-controller on the claim of a snapshot
+// that is being taken.
+const beingSnapshotted = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
 
 func sameModes(a, b []corev1.PersistentVolumeAccessMode) bool {
 	a, b = slices.Clone(a), slices.Clone(b)
@@ -281,7 +350,7 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 	}
 	s.has = v
 	if v.Metadata[stamps.KeySwap] == s.intent.With {
-		// An earlier run got as far as this.
+		// This run, or an earlier one, got as far as this.
 		v.Metadata = maps.Clone(v.Metadata)
 		delete(v.Metadata, stamps.KeySwap)
 		if v.Status == cinder.StatusAttaching {
@@ -307,6 +376,9 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 		p.refuse("volume %s is %s, has %d attachments and records those of %d nodes; stop the pods that use claim %s", from, v.Status, len(v.Attachments), len(stamps.NodeRecordsOf(v)), s.claim.Name)
 	case v.Encrypted || hasKey:
 		p.refuse("volume %s is encrypted, and its key is that of its claim", from)
+	case v.Metadata[cinder.MetadataSourceBackup] != "":
+		// Its description is a part of its stamp, for good; see stamps.Settled.
+		p.refuse("volume %s was restored from a backup, and its description names its claim; copy it first (a claim with claim %s as its dataSource), and swap the copy", from, s.claim.Name)
 	case v.SizeGiB<<30 < capacity.Value():
 		p.refuse("volume %s has %d GiB, but PersistentVolume %s of claim %s has %s", from, v.SizeGiB, other.pv.Name, other.claim.Name, capacity.String())
 	}

@@ -75,13 +75,25 @@ type Plan struct {
 	// Done means that nothing is left to do.
 	Done  bool
 	sides [2]*side
+	// beyond means that an earlier run has written a stamp, so it can only be finished.
+	beyond bool
+	// undo is what an earlier run has begun before that; nil if nothing.
+	undo    *[2]*side
+	refusal error
 }
+
+// Refusal is what prevents a swap of which an earlier run must be taken back; nil if
+// nothing does.
+func (p *Plan) Refusal() error { return p.refusal }
 
 // side is one of the two claims.
 type side struct {
-	// claim is nil if it has gone since the swap began.
+	// name is that of the PersistentVolume, and pv the object; nil if it has gone since the
+	// swap began.
+	name string
+	pv   *corev1.PersistentVolume
+	// claim is nil for a swap that was begun earlier.
 	claim *corev1.PersistentVolumeClaim
-	pv    *corev1.PersistentVolume
 	// intent is what the PersistentVolume gets.
 	intent intent
 	// has is the volume at Cinder that the PersistentVolume had at first.
@@ -134,8 +146,17 @@ func intentOf(pv *corev1.PersistentVolume) (*intent, error) {
 	return &i, nil
 }
 
-// isSwitched reports whether the PersistentVolume records the volume that it gets.
-func (s *side) isSwitched() bool { return recordOf(s.pv).is(s.intent.To) }
+// isSwitched reports whether the PersistentVolume, if there is one, records the volume that
+// it gets.
+func (s *side) isSwitched() bool { return s.pv == nil || recordOf(s.pv).is(s.intent.To) }
+
+// claimRef returns the claim that the PersistentVolume names; nil if it is gone.
+func (s *side) claimRef() *corev1.ObjectReference {
+	if s.pv == nil {
+		return nil
+	}
+	return s.pv.Spec.ClaimRef
+}
 
 // stamp returns the stamp of the volume that the side's PersistentVolume gets.
 func (r *Swapper) stamp(s *side) stamps.Volume {
@@ -145,9 +166,9 @@ func (r *Swapper) stamp(s *side) stamps.Volume {
 	}
 }
 
-// annotate changes annotations of a PersistentVolume in one request. What is no text
-// becomes JSON, and nil removes an annotation.
-func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any) error {
+// annotate changes annotations of a PersistentVolume in one request, perhaps only if the
+// object is as it was read. What is no text becomes JSON, and nil removes an annotation.
+func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any, onlyIfUnchanged bool) error {
 	for key, value := range changes {
 		if _, isText := value.(string); isText || value == nil {
 			continue
@@ -159,6 +180,9 @@ func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any)
 		changes[key] = string(text)
 	}
 	metadata := map[string]any{"uid": s.pv.UID, "annotations": changes}
+	if onlyIfUnchanged {
+		metadata["resourceVersion"] = s.pv.ResourceVersion
+	}
 	if backend, changed := changes[objects.AnnotationBackend]; changed {
 		metadata["labels"] = map[string]any{objects.AnnotationBackend: backend}
 	}
@@ -183,8 +207,11 @@ func (p *Plan) Describe() []string {
 		return []string{fmt.Sprintf("claims %s and %s have each other's volumes already; nothing to do (--back swaps them back)", p.Claims[0], p.Claims[1])}
 	}
 	var lines []string
+	if p.undo != nil {
+		lines = append(lines, "what an earlier run has begun is taken back first")
+	}
 	for i, s := range p.sides {
-		lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.pv.Name, s.intent.To, s.intent.From))
+		lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.name, s.intent.To, s.intent.From))
 	}
 	return lines
 }

@@ -65,6 +65,9 @@ func (f *fakeVolumes) Volume(_ context.Context, id string) (cinder.Volume, cinde
 
 func (f *fakeVolumes) Begin(_ context.Context, id, with string) error {
 	v := f.volumes[id]
+	if v == nil {
+		return gone(id)
+	}
 	if v.Status == cinder.StatusInUse {
 		return &cinder.Error{Kind: cinder.KindConflict, Message: "in use"}
 	}
@@ -74,12 +77,18 @@ func (f *fakeVolumes) Begin(_ context.Context, id, with string) error {
 }
 
 func (f *fakeVolumes) Restamp(_ context.Context, id string, stamp stamps.Volume, pvUID string) error {
+	if f.volumes[id] == nil {
+		return gone(id)
+	}
 	f.volumes[id].Metadata = stamp.Metadata(f.volumes[id].Metadata)
 	f.volumes[id].Metadata[stamps.KeyPVUID] = pvUID
 	return f.change()
 }
 
 func (f *fakeVolumes) End(_ context.Context, id, with string) error {
+	if f.volumes[id] == nil {
+		return gone(id)
+	}
 	if v := f.volumes[id]; v.Metadata[stamps.KeySwap] == with {
 		v.Metadata[stamps.KeySwap], v.Status = "", cinder.StatusAvailable
 	}
@@ -337,8 +346,9 @@ func TestWhatIsNotSwapped(t *testing.T) {
 				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: staged.LeaseName("lost"), Labels: staged.Labels(), Annotations: map[string]string{staged.AnnotationVolumes: "silver/volume-2"}}})
 		}, "claim old is in use on node lost"},
 		"in another swap": {func(f *fixture) {
-			f.pvs[0].Annotations[AnnotationIntent] = `{"with": "pvc-x", "from": {"volume": "volume-1", "backend": "gold"}, "to": {"volume": "v", "backend": "gold"}}`
-		}, "the volume of claim data is being swapped with that of PersistentVolume pvc-x"},
+			f.third()
+			f.pvs[0].Annotations[AnnotationIntent] = `{"with": "` + f.more[0].(*corev1.PersistentVolume).Name + `", "from": {"volume": "volume-1", "backend": "gold"}, "to": {"volume": "volume-3", "backend": "gold"}}`
+		}, "the volume of claim data is being swapped with that of claim third"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture()

@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
@@ -49,8 +50,9 @@ func (l locator) backendOf(volume wire.Handle) string {
 }
 
 // handleFor returns the handle of a volume that a backend shows. All backends of a project
-// show the same volumes, and nodes know a volume by the handle of its PersistentVolume.
-func (l locator) handleFor(v cinder.Volume, shownBy string) wire.Handle {
+// show the same volumes, and nodes know a volume by the handle of its PersistentVolume. If
+// that is gone, and its volume was swapped, nobody knows the handle any more.
+func (l locator) handleFor(v cinder.Volume, shownBy string) (handle wire.Handle, known bool) {
 	if pv := cachedPV(l.pvs, stamps.Of(v).PV); pv != nil && objects.IsCSI(pv) {
 		handle, err := wire.ParseHandle(pv.Spec.CSI.VolumeHandle)
 		id := handle.ID
@@ -58,17 +60,42 @@ func (l locator) handleFor(v cinder.Volume, shownBy string) wire.Handle {
 			id = pv.Annotations[objects.AnnotationVolume]
 		}
 		if err == nil && id == v.ID {
+			return handle, true
+		}
+	}
+	handle = wire.Handle{Backend: shownBy, ID: v.ID}
+	at, err := l.locate(handle)
+	return handle, err == nil && at.ID == v.ID
+}
+
+// HandleOf returns the handle of a volume by its ID at a backend. Snapshots record that.
+func HandleOf(e *Engine, backend, id string) wire.Handle {
+	for _, pv := range objects.ByVolumeID(e.pvs, id) {
+		if handle, err := wire.ParseHandle(csiHandle(pv)); err == nil && objects.IsSwapped(pv) {
 			return handle
 		}
 	}
-	return wire.Handle{Backend: shownBy, ID: v.ID}
+	return wire.Handle{Backend: backend, ID: id}
+}
+
+// Locate returns where the volume with a handle is.
+func Locate(e *Engine, volume wire.Handle) (wire.Handle, error) { return e.locate(volume) }
+
+// csiHandle returns the handle of a PersistentVolume of the driver; empty for any other.
+func csiHandle(pv *corev1.PersistentVolume) string {
+	if !objects.IsCSI(pv) {
+		return ""
+	}
+	return pv.Spec.CSI.VolumeHandle
 }
 
 // listedAs returns the handle of a volume in the list of a backend. A volume that several
 // backends show is in the list of each.
 func (l locator) listedAs(v cinder.Volume, backend string) wire.Handle {
 	if pv := cachedPV(l.pvs, stamps.Of(v).PV); pv != nil && objects.IsSwapped(pv) {
-		return l.handleFor(v, backend)
+		if handle, known := l.handleFor(v, backend); known {
+			return handle
+		}
 	}
 	return wire.Handle{Backend: backend, ID: v.ID}
 }

@@ -115,7 +115,7 @@ func (p *publication) prepare(ctx context.Context) (err error) {
 	if p.asked, err = p.isAskedFor(ctx, p.of.pv.Name, p.to); err != nil {
 		return err
 	}
-	if by, known := p.routes.of(p.to.Volume); known {
+	if by, known := p.routes.of(p.of.at); known {
 		if err := p.fits(p.to.Node, p.shared, by); err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (p *publication) handOut(ctx context.Context, published backends.Published)
 	opened, err := p.read(ctx, published, rules)
 	p.Reach.note(p.of.at.Backend, published.Volume, rules.CephSecret, err)
 	if refused := new(mappers.Refusal); errors.As(err, &refused) {
-		p.routes.remember(volume, route{refused: err, node: node, seen: time.Now()})
+		p.routes.remember(p.of.at, route{refused: err, node: node, seen: time.Now()})
 		tell(p.Recorder, p.of.pv, refused)
 	}
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *publication) handOut(ctx context.Context, published backends.Published)
 	}
 	by := routeOf(p.found)
 	if err := p.fits(p.to.Node, p.shared, by); err != nil {
-		p.routes.remember(volume, by)
+		p.routes.remember(p.of.at, by)
 		return err
 	}
 	if err := asBefore(p.to, published.ReadOnly, p.found.ReadOnly); err != nil {

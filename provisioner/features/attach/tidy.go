@@ -190,7 +190,12 @@ func (e rounds) know(ctx context.Context, volumes Volumes, backend string) error
 		if !stamps.IsCSI(v) {
 			continue
 		}
-		handle, pv := e.handleFor(v, backend), stamps.Of(v).PV
+		handle, known := e.handleFor(v, backend)
+		if !known {
+			e.Logger.Warn("A volume whose PersistentVolume is gone is left as it is: its handle is another volume's by now", "volume", v.ID, "backend", backend)
+			continue
+		}
+		pv := stamps.Of(v).PV
 		e.room.keepPlaces(v, handle, e.backendOf(handle), waiting[pv])
 		for key, attached := range stamps.NodeRecordsOf(v) {
 			node := e.nameOfNode(attached.Node, key)

@@ -41,6 +41,8 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 		return err
 	case len(found) == 0 && !exists:
 		return nil
+	case len(found) == 0 && m.isOfAnotherHandle(v, volume):
+		return nil // a swap has given it to another PersistentVolume, so what the handle named is gone
 	case len(found) == 0 && (!stamps.IsCSI(v) || stamps.Of(v).Cluster != m.Cluster):
 		return failure(notOurs, "volume %s does not carry the stamp of a volume of the driver in this cluster, so it is not deleted", volume)
 	case len(found) == 0:
@@ -79,6 +81,13 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 		why = waits.Message
 	}
 	return failure(conflict, "volume %s has not been removed yet: %s", volume, why)
+}
+
+// isOfAnotherHandle reports whether a PersistentVolume has a volume under another handle.
+func (m *Maker) isOfAnotherHandle(v cinder.Volume, volume wire.Handle) bool {
+	return slices.ContainsFunc(objects.ByVolumeID(m.PersistentVolumes, v.ID), func(pv *corev1.PersistentVolume) bool {
+		return objects.IsCSI(pv) && objects.IsSwapped(pv) && pv.Spec.CSI.VolumeHandle != volume.String() && stamps.Of(v).PV == pv.Name
+	})
 }
 
 // find reads a volume from Cinder.
