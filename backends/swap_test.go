@@ -9,16 +9,10 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 )
 
-// TestAttackBeginTakesNoAttachmentForItsReservation: an attachment that a leader is making
-// for a node also makes the volume attaching, and the volume's document does not list it
-// until it is complete. Between Begin's read and its mark, a node can get the volume; Begin
-// then believes that it has reserved the volume itself, Restamp gives the volume to the
-// other PersistentVolume, and End cancels the state of the attachment. Only stillFree is in
-// between, and it does not see nodes of other orchestrators, for which isAskedFor attaches
-// without a VolumeAttachment: such a node then writes to another claim's volume, and since
-// it reports it under the handle of its own PersistentVolume, nodeuse and letsGo of the
-// other one find no node that has it.
-func TestAttackBeginTakesNoAttachmentForItsReservation(t *testing.T) {
+// TestBeginTakesNoAttachmentForItsReservation: an attachment that a leader is making for a
+// node also makes the volume attaching, and the volume's document does not list it until it
+// is complete.
+func TestBeginTakesNoAttachmentForItsReservation(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(forNodes())
 	done := false
@@ -45,11 +39,9 @@ func TestAttackBeginTakesNoAttachmentForItsReservation(t *testing.T) {
 	}
 }
 
-// TestAttackAMarkedVolumeThatANodeHasCanBeDetached: a node gets the volume between Begin's
-// read and its mark, and the command dies, or cannot take the mark back. The pod runs, and
-// when it ends, its volume can never be detached: a marked volume is nobody's. The swap
-// refuses to continue or to end because the claim is in use, so neither ever happens.
-func TestAttackAMarkedVolumeThatANodeHasCanBeDetached(t *testing.T) {
+// TestAMarkedVolumeThatANodeHasCanBeDetached: a node gets the volume between Begin's read and
+// its mark, and the command dies, or cannot take the mark back.
+func TestAMarkedVolumeThatANodeHasCanBeDetached(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(forNodes())
 	leader, done := memory.term(t), false
@@ -74,11 +66,9 @@ func TestAttackAMarkedVolumeThatANodeHasCanBeDetached(t *testing.T) {
 	}
 }
 
-// TestAttackAMultiattachVolumeInUseIsNotReserved: Cinder does reserve a multiattach volume
-// that somebody has attached meanwhile, unlike Begin says. End then leaves it attaching,
-// because it has an attachment, and Cinder makes no second attachment and no snapshot of it
-// until an administrator resets its state.
-func TestAttackAMultiattachVolumeInUseIsNotReserved(t *testing.T) {
+// TestAMultiattachVolumeInUseIsNotReserved: Cinder does reserve a multiattach volume that
+// somebody has attached meanwhile.
+func TestAMultiattachVolumeInUseIsNotReserved(t *testing.T) {
 	memory := newMemoryCinder()
 	memory.shared = true
 	v := forNodes()
@@ -105,20 +95,16 @@ func TestAttackAMultiattachVolumeInUseIsNotReserved(t *testing.T) {
 	}
 }
 
-// TestAttackAVolumeThatIsGoneHasEnded: End of a volume that was deleted fails, and so does
-// everything after it: the other volume's End, and the removal of the intents.
-func TestAttackAVolumeThatIsGoneHasEnded(t *testing.T) {
+func TestAVolumeThatIsGoneHasEnded(t *testing.T) {
 	memory := newMemoryCinder()
 	if err := (Swaps{memory.term(t)}).End(t.Context(), "volume-9", "pvc-uid-2"); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestAttackAReservationThatArrivesLateIsFound: a proxy gives up on the reservation, the
-// command takes back what it did, and Cinder reserves the volume after all. Nothing marks it
-// now, so no pod gets it ("another party reserved it"), and the command, run again, takes the
-// reservation for a stranger's. Nobody ends it but an OpenStack administrator.
-func TestAttackAReservationThatArrivesLateIsFound(t *testing.T) {
+// TestAReservationThatArrivesLateIsFound: a proxy gives up on the reservation, and Cinder
+// reserves the volume after all.
+func TestAReservationThatArrivesLateIsFound(t *testing.T) {
 	memory := newMemoryCinder()
 	id := memory.add(forNodes())
 	memory.fault = failOnce("volume.os-reserve", late)
@@ -137,16 +123,9 @@ func TestAttackAReservationThatArrivesLateIsFound(t *testing.T) {
 	}
 }
 
-// TestAttackAVolumeRestoredFromABackupKeepsItsNewStamp: Cinder keeps the stamp of a volume that
-// it restores from a backup without volume metadata (of a volume that had none), so stampAgain
-// never runs, and the description that says for which claim the volume was made stays. It
-// does no harm as long as the stamp names the same claim. A swap changes that: from then on
-// stamps.Settled shows the volume to everybody as one that was never attached, of the former
-// claim, and without the swap's mark. The swap never gets beyond Restamp, and what protects a
-// volume that was in use is gone: RemoveUnrecorded, which audit and follow-ups call, takes it.
-// Only the record of a PersistentVolume that names it keeps them from that, so it is lost when
-// its claim and a PersistentVolume with the policy Retain are deleted.
-func TestAttackAVolumeRestoredFromABackupKeepsItsNewStamp(t *testing.T) {
+// TestAVolumeRestoredFromABackupIsNotSwapped: its description says for good for which claim it
+// was made (stamps.Settled).
+func TestAVolumeRestoredFromABackupIsNotSwapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		v := forNodes()

@@ -10,13 +10,11 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
-// TestAttackWhatIsStagedIsNotTheSwappedVolume: a node has a volume of many writers, or of
-// many readers, staged, its Node object is deleted (so nobody counts it any more) or its
-// report is lost, the claims swap their volumes, and the node comes back. kubelet stages the
-// handle again, with the word of the leader that another volume is there now. For such
-// volumes another attachment proves nothing, and reuse compares nothing else of the request,
-// so the call succeeds, and the pod gets the other claim's volume.
-func TestAttackWhatIsStagedIsNotTheSwappedVolume(t *testing.T) {
+// TestWhatIsStagedIsNotTheSwappedVolume: a node has a volume of many writers, or of many
+// readers, staged, its Node object is deleted (so nobody counts it any more) or its report is
+// lost, the claims swap their volumes, and the node comes back. For such volumes another
+// attachment proves nothing.
+func TestWhatIsStagedIsNotTheSwappedVolume(t *testing.T) {
 	for name, mode := range map[string]csi.VolumeCapability_AccessMode_Mode{
 		"many writers": csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
 		"many readers": csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"testing"
-	"time"
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
@@ -13,12 +12,12 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestAttackGroupSnapshotOfSwappedClaims: the answer to CreateVolumeGroupSnapshot names each
+// TestGroupSnapshotOfSwappedClaims: the answer to CreateVolumeGroupSnapshot named each
 // snapshot's volume by Cinder's ID (csiSnapshotOf), which after a swap is the handle of the
 // other claim's PersistentVolume. The csi-snapshotter writes it into the group's content,
 // and the snapshot-controller makes the VolumeSnapshot for the claim that has that handle.
 // So the VolumeSnapshot of claim data has the content of claim log, and the other way round.
-func TestAttackGroupSnapshotOfSwappedClaims(t *testing.T) {
+func TestGroupSnapshotOfSwappedClaims(t *testing.T) {
 	const name = "group-swap"
 	w := &groupWorld{&snapshotWorld{}, "csi", wire.DriverName, "none"}
 	w.world = csiWorldAt(t, name, cindersim.Options{})
@@ -61,37 +60,5 @@ func TestAttackGroupSnapshotOfSwappedClaims(t *testing.T) {
 				t.Errorf("VolumeSnapshot %s of claim %s has the content of volume %s, but the claim has volume %s", member.Name, claim, s.VolumeID, want)
 			}
 		}
-	}
-}
-
-// TestAttackAMoveOfAllVolumesOfATypeMovesNoOther: the list of what is to be moved is as old as
-// the command, which runs for hours. Meanwhile a volume in use gets another type, or its claim
-// is swapped with one whose volume has another type, and becomes free. moveOne compares only
-// the PersistentVolume, so the command moves a volume that has not the type of --from.
-func TestAttackAMoveOfAllVolumesOfATypeMovesNoOther(t *testing.T) {
-	w := newWorld(t, "movesother", cindersim.Options{})
-	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
-	w.start()
-	w.claim("b", "late", "lab", "1Gi")
-	claims, err := suite.WaitBound(w.ctx, "movesother-b", 1)
-	w.must(err)
-	v := w.sim.VolumesNamed(claims[0].Spec.VolumeName)[0]
-	w.must(w.sim.SetVolumeStatus(v.ID, "in-use"))
-	done := make(chan string, 1)
-	go func() {
-		_, output := w.volumeCommand("move", "--from", "iscsi", "--to", "iscsi-mp", "--apply", "--wait", "10s", "--namespace", "movesother-b")
-		done <- output
-	}()
-	w.must(pause(w.ctx, 4*time.Second))
-	w.must(w.sim.SetVolumeStatus(v.ID, "available"))
-	if code, output := w.volumeCommand("move", "movesother-b/late", "--to", "rbd", "--apply"); code != 0 {
-		t.Fatal(output)
-	}
-	if now, _ := w.sim.Volume(v.ID); now.Type != "rbd" {
-		t.Fatalf("the volume has type %s", now.Type)
-	}
-	output := <-done
-	if now, _ := w.sim.Volume(v.ID); now.Type != "rbd" {
-		t.Errorf("the volume has type %s, although it had not the type iscsi anymore:\n%s", now.Type, output)
 	}
 }

@@ -12,16 +12,15 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// TestAttackDeletingASwappedVolumeAgainSucceeds: a trusted caller deletes the volume of a
+// TestDeletingASwappedVolumeAgainSucceeds: a trusted caller deletes the volume of a
 // handle, and its answer is lost. The volume that the handle names is another one's by now,
-// so the repetition fails with NotOurs, for as long as that one lives. CSI demands that
-// DeleteVolume of what is gone succeeds; callers repeat it for ever.
-func TestAttackDeletingASwappedVolumeAgainSucceeds(t *testing.T) {
+// and CSI demands that DeleteVolume of what is gone succeeds.
+func TestDeletingASwappedVolumeAgainSucceeds(t *testing.T) {
 	w := newWorld(t)
 	must(t, w.PersistentVolumes.Add(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pvc-uid-2", Annotations: map[string]string{
 			objects.AnnotationVolume: "volume-uid-1", objects.AnnotationBackend: "gold", objects.AnnotationCluster: "cluster-1",
-			objects.AnnotationSwapped: `{"handle": "gold/volume-uid-2", "with": "pvc-uid-1"}`,
+			objects.AnnotationSwapped: `{"handle": "gold/volume-uid-2", "with": ["pvc-uid-1"]}`,
 		}},
 		Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-uid-2"}}},
 	}))
