@@ -427,6 +427,9 @@ func (e *endpoint) notOurs(v cinder.Volume, target Target) *cinder.Error {
 	if target.Historic {
 		return e.failure(KindNotOurs, "volume %s (%q) does not look like a volume of the historic provisioner; it is not touched", v.ID, v.Name)
 	}
+	if stamps.IsBeingSwapped(v) {
+		return e.failure(KindNotOurs, "volume %s is being swapped with that of PersistentVolume %s; it is not touched until standalone-cinder volume swap, run again, has finished", v.ID, v.Metadata[stamps.KeySwap])
+	}
 	found := stamps.Of(v)
 	return e.failure(KindNotOurs, "volume %s is stamped %s, expected %s; it is not touched", v.ID, found.Describe(), target.Stamp.Describe())
 }

@@ -20,7 +20,7 @@ const (
 	KeyCluster    = Prefix + "cluster"
 	KeyClusterUID = Prefix + "kube-system-uid"
 	// KeyClaimUID is the UID of the claim that the volume was created for. It is part of
-	// the volume's identity and stays when another claim gets the volume.
+	// the volume's identity and stays when another claim gets the PersistentVolume.
 	KeyClaimUID = Prefix + "claim-uid"
 	// KeyReboundTo is the UID of the claim that got the volume later; see Holder.
 	KeyReboundTo = Prefix + "rebound-to"
@@ -51,6 +51,9 @@ const (
 	// KeyVolumeMode, with the value VolumeModeBlock, means that pods used the volume as a
 	// raw device.
 	KeyVolumeMode = Prefix + "volume-mode"
+	// KeySwap is not empty on a volume that is being given to another PersistentVolume in
+	// exchange for that one's volume; see IsBeingSwapped.
+	KeySwap = Prefix + "swap"
 	// KeyContested is set on a volume that another party reserved during its import.
 	KeyContested = Prefix + "contested"
 	KeyNamespace = "csi.storage.k8s.io/pvc/namespace"
@@ -82,8 +85,11 @@ const LongestValue = 255
 // empty for other volumes.
 func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 	return func(v cinder.Volume) string {
-		if v.Metadata[KeyCluster] != cluster {
+		switch {
+		case v.Metadata[KeyCluster] != cluster:
 			return ""
+		case IsBeingSwapped(v):
+			return "swap of " + v.ID // no claim's
 		}
 		return v.Metadata[KeyClaimUID]
 	}

@@ -17,8 +17,9 @@ import (
 // Volume identifies the cluster, claim and PersistentVolume that a volume belongs to. The
 // create request contains it, so every volume of the program has it from the start.
 //
-// Cluster, ClaimUID and PV identify the volume throughout its life. The other fields
-// follow its PersistentVolume when that is bound to another claim.
+// Cluster, ClaimUID and PV identify the volume throughout its life, unless it is swapped
+// (IsBeingSwapped). The other fields follow its PersistentVolume when that is bound to
+// another claim.
 type Volume struct {
 	Cluster string
 	// ClusterUID is the UID of the cluster's namespace kube-system. Cluster is
@@ -80,13 +81,17 @@ func (s Volume) Holder() string { return cmp.Or(s.ReboundTo, s.ClaimUID) }
 // Owns reports whether the volume provably belongs to the same cluster and
 // PersistentVolume, and was created for the same claim. It ignores the volume's current
 // claim, and tenant and StorageClass, which may be renamed in the policy during a
-// volume's life.
+// volume's life. While a volume is being swapped, it belongs to nobody.
 func (s Volume) Owns(v cinder.Volume) bool {
 	other := Of(v)
-	return s.Cluster != "" && s.Cluster == other.Cluster &&
+	return !IsBeingSwapped(v) && s.Cluster != "" && s.Cluster == other.Cluster &&
 		s.ClaimUID != "" && s.ClaimUID == other.ClaimUID &&
 		s.PV != "" && s.PV == other.PV
 }
+
+// IsBeingSwapped reports whether two PersistentVolumes are exchanging their volumes, of
+// which this is one. Until that is done, its stamp may name either of them.
+func IsBeingSwapped(v cinder.Volume) bool { return v.Metadata[KeySwap] != "" }
 
 // Holds reports whether Owns does and the volume still belongs to its original claim.
 func (s Volume) Holds(v cinder.Volume) bool { return s.Owns(v) && Of(v).Holder() == s.ClaimUID }

@@ -213,7 +213,7 @@ func (s csiSnapshots) TakeSnapshot(ctx context.Context, volume wire.Handle, name
 		return controller.Snapshot{}, attach.Failure(err)
 	}
 	taken, err := s.of.Take(ctx, pv, name, parameters)
-	return csiSnapshotOf(taken), attach.Failure(err)
+	return s.answer(taken), attach.Failure(err)
 }
 
 // RemoveSnapshot implements controller.Snapshotter.
@@ -223,11 +223,17 @@ func (s csiSnapshots) RemoveSnapshot(ctx context.Context, snapshot wire.Handle) 
 
 // ListSnapshots implements controller.Snapshotter.
 func (s csiSnapshots) ListSnapshots(ctx context.Context, wanted controller.Listing) ([]controller.Snapshot, error) {
+	if wanted.Volume.Backend != "" {
+		var err error
+		if wanted.Volume, err = attach.Locate(s.engine, wanted.Volume); err != nil {
+			return nil, attach.Failure(err)
+		}
+	}
 	if wanted.Snapshot.Backend != "" && wanted.Volume.Backend != "" && wanted.Snapshot.Backend != wanted.Volume.Backend {
 		return nil, nil
 	}
 	found, err := s.of.List(ctx, cmp.Or(wanted.Snapshot.Backend, wanted.Volume.Backend), wanted.Snapshot.ID, wanted.Volume.ID, wanted.Again)
-	return csiSnapshotsOf(found, err)
+	return s.answers(found, err)
 }
 
 // TakeGroup implements controller.Grouper.
@@ -240,7 +246,7 @@ func (s csiSnapshots) TakeGroup(ctx context.Context, volumes []wire.Handle, name
 		}
 		pvs = append(pvs, pv)
 	}
-	return csiSnapshotsOf(s.of.TakeGroup(ctx, pvs, name, parameters))
+	return s.answers(s.of.TakeGroup(ctx, pvs, name, parameters))
 }
 
 // RemoveGroup implements controller.Grouper.
@@ -250,20 +256,22 @@ func (s csiSnapshots) RemoveGroup(ctx context.Context, handle string) error {
 
 // GroupStatus implements controller.Grouper.
 func (s csiSnapshots) GroupStatus(ctx context.Context, handle string) ([]controller.Snapshot, error) {
-	return csiSnapshotsOf(s.of.GroupStatus(ctx, handle))
+	return s.answers(s.of.GroupStatus(ctx, handle))
 }
 
-func csiSnapshotsOf(taken []snapshot.Taken, err error) (all []controller.Snapshot, _ error) {
+func (s csiSnapshots) answers(taken []snapshot.Taken, err error) (all []controller.Snapshot, _ error) {
 	for _, one := range taken {
-		all = append(all, csiSnapshotOf(one))
+		all = append(all, s.answer(one))
 	}
 	return all, attach.Failure(err)
 }
 
-func csiSnapshotOf(s snapshot.Taken) controller.Snapshot {
+// answer names the volume by the handle that its claim's PersistentVolume has: by that,
+// sidecars and snapshot-controller find the claim.
+func (s csiSnapshots) answer(of snapshot.Taken) controller.Snapshot {
 	return controller.Snapshot{
-		Handle: wire.Handle{Backend: s.Backend, ID: s.ID}, Volume: wire.Handle{Backend: s.Backend, ID: s.VolumeID},
-		Bytes: s.SizeGiB << 30, Created: s.CreatedAt, NotReady: s.Status != cinder.StatusAvailable, Group: s.Group,
+		Handle: wire.Handle{Backend: of.Backend, ID: of.ID}, Volume: attach.HandleOf(s.engine, of.Backend, of.VolumeID),
+		Bytes: of.SizeGiB << 30, Created: of.CreatedAt, NotReady: of.Status != cinder.StatusAvailable, Group: of.Group,
 	}
 }
 

@@ -41,7 +41,7 @@ type VolumeOptions struct {
 // NewVolumeCommand returns the volume command.
 func NewVolumeCommand(protocols mappers.Protocols) *cobra.Command {
 	command := parentCommand("volume", "List the volumes of the backends, give them to claims, and change types and keys")
-	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRebindCommand(protocols), newVolumeRetypeCommand(protocols), newVolumeMoveCommand(protocols), newVolumeRewrapCommand(protocols))
+	command.AddCommand(newVolumeListCommand(protocols), newVolumeImportCommand(protocols), newVolumeRebindCommand(protocols), newVolumeRetypeCommand(protocols), newVolumeMoveCommand(protocols), newVolumeSwapCommand(protocols), newVolumeRewrapCommand(protocols))
 	return command
 }
 

@@ -111,7 +111,7 @@ func FilesystemUUIDsOf(pv *corev1.PersistentVolume, volumeID string) []string {
 // formatted. A native volume holds a filesystem that the program did not create, or other
 // data.
 func NeverFormat(pv *corev1.PersistentVolume) bool {
-	return !IsCSI(pv) || wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).NeverFormat
+	return !IsCSI(pv) || VolumeContextOf(pv).NeverFormat
 }
 
 // EncryptedOf returns what a PersistentVolume says in wire.Volume.Encrypted; empty if nodes
@@ -120,7 +120,7 @@ func EncryptedOf(pv *corev1.PersistentVolume) string {
 	if !IsCSI(pv) {
 		return ""
 	}
-	return wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).Encrypted
+	return VolumeContextOf(pv).Encrypted
 }
 
 // IsBlockVolume reports whether a PersistentVolume is a raw block device.
@@ -135,7 +135,7 @@ func filesystemUUIDs(pv *corev1.PersistentVolume, volumeID string) []string {
 	if !IsCSI(pv) {
 		return recordedUUIDs(pv.Annotations)
 	}
-	return append([]string{volumeID}, wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).FilesystemUUIDs...)
+	return append([]string{volumeID}, VolumeContextOf(pv).FilesystemUUIDs...)
 }
 
 // recordedUUIDs reads AnnotationFilesystemUUIDs. Only administrators write it on

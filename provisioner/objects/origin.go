@@ -14,7 +14,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/mappers"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 )
 
 // Origin is what a PersistentVolume records about its volume.
@@ -127,8 +126,8 @@ func OriginOf(pv *corev1.PersistentVolume) (Origin, error) {
 		}
 	}
 	if origin.CSI {
-		if handle := (wire.Handle{Backend: origin.Backend, ID: origin.VolumeID}).String(); handle != pv.Spec.CSI.VolumeHandle {
-			return origin, Damaged(pv, AnnotationVolume, fmt.Sprintf("and %s make the handle %q, but spec.csi.volumeHandle has %q", AnnotationBackend, handle, pv.Spec.CSI.VolumeHandle))
+		if _, err := LocationOf(pv); err != nil {
+			return origin, err
 		}
 	} else if err := json.Unmarshal([]byte(annotations[AnnotationConnector]), &origin.Connector); err != nil {
 		return origin, Damaged(pv, AnnotationConnector, "is not JSON")

@@ -135,21 +135,52 @@ func TestClaimsInModeCSI(t *testing.T) {
 	n.unmount(ctx, t, v)
 	c.detach(ctx, t, source, n)
 
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	must(t, os.WriteFile(policy, []byte(c.policy), 0o600))
+	kubeconfig, err := c.Administrator(dir, "", nil)
+	must(t, err)
+	operate := func(t *testing.T, want string, arguments ...string) {
+		t.Helper()
+		arguments = append(append([]string{"volume"}, arguments...), "--policy", policy, "--kubeconfig", kubeconfig, "--provisioner-name", csiProvisioner, "--apply")
+		must(t, harness.Eventually(ctx, func() (string, error) {
+			code, output, err := c.Run(ctx, arguments...)
+			switch {
+			case err == nil && strings.Contains(output, "is in use on node"): // its plugin has not reported yet
+				return output, nil
+			case err == nil && (code != 0 || !strings.Contains(output, want)):
+				err = fmt.Errorf("exit code %d: %s", code, output)
+			}
+			return "", err
+		}))
+	}
 	t.Run("moves to another storage", func(t *testing.T) {
 		movable := c.bound(ctx, t, harness.Claim("team-c", "movable", "movable", "2Gi", cloneOf("data")))
 		c.uses(ctx, t, movable, n, "after\n", 2)
-		dir := t.TempDir()
-		policy := filepath.Join(dir, "policy.yaml")
-		must(t, os.WriteFile(policy, []byte(c.policy), 0o600))
-		kubeconfig, err := c.Administrator(dir, "", nil)
-		must(t, err)
-		code, output, err := c.Run(ctx, "volume", "move", "team-c/movable", "--to", env.Types.ISCSIMultipath, "--policy", policy, "--kubeconfig", kubeconfig,
-			"--provisioner-name", csiProvisioner, "--apply")
-		must(t, err)
-		if code != 0 || !strings.Contains(output, fmt.Sprintf("now has type %q", env.Types.ISCSIMultipath)) {
-			t.Fatalf("exit code %d: %s", code, output)
-		}
+		operate(t, fmt.Sprintf("now has type %q", env.Types.ISCSIMultipath), "move", "team-c/movable", "--to", env.Types.ISCSIMultipath)
 		c.uses(ctx, t, movable, n, "after\n", 2)
+	})
+
+	t.Run("is swapped with another claim's", func(t *testing.T) {
+		// As they were made: a kubelet knows volumes by the handles, which stay.
+		var pvs []*corev1.PersistentVolume
+		for _, name := range []string{"movable", "clone"} {
+			claim, err := c.Client.CoreV1().PersistentVolumeClaims("team-c").Get(ctx, name, metav1.GetOptions{})
+			must(t, err)
+			pv, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+			must(t, err)
+			pvs = append(pvs, pv)
+		}
+		v := c.attach(ctx, t, pvs[0], n)
+		n.mount(ctx, t, v)
+		n.run(ctx, t, "echo of movable > "+podPath(v)+"/moment; sync")
+		n.unmount(ctx, t, v)
+		c.detach(ctx, t, pvs[0], n)
+		operate(t, "instead of", "swap", "team-c/movable", "--with", "clone")
+		c.uses(ctx, t, pvs[0], n, "after\n", 2)
+		c.uses(ctx, t, pvs[1], n, "of movable\n", 2)
+		operate(t, "instead of", "swap", "team-c/movable", "--with", "clone", "--back")
+		c.uses(ctx, t, pvs[0], n, "of movable\n", 2)
 	})
 
 	t.Run("moves from native to csi", func(t *testing.T) {

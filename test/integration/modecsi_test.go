@@ -87,7 +87,7 @@ func unlikeEncrypted(pv corev1.PersistentVolume, v cindersim.Volume, volumes map
 // unlikeCSI compares a PersistentVolume of the driver with the volume that it names.
 func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.Secret) (complaint string) {
 	source := pv.Spec.CSI
-	if source == nil || source.Driver != wire.DriverName || source.VolumeHandle != "gold/"+v.ID || source.NodeStageSecretRef == nil {
+	if source == nil || source.Driver != wire.DriverName || source.VolumeHandle != "gold/"+v.ID && !objects.IsSwapped(&pv) || source.NodeStageSecretRef == nil {
 		return fmt.Sprintf("PersistentVolume %s has the source %+v", pv.Name, source)
 	}
 	wanted := ""

@@ -202,6 +202,8 @@ type use struct {
 	identities []string
 	taken      bool
 	shared     bool
+	// swapped is the volume that is there instead of that of the handle.
+	swapped *wire.SwappedVolume
 	// cephUser and cephKey replace those that the cluster admits.
 	cephUser, cephKey string
 	// encryption is nil unless the volume is encrypted, and passphrase opens it.
@@ -239,7 +241,7 @@ func (u use) capability() *csi.VolumeCapability {
 
 func (u use) stageRequest(t *testing.T) *csi.NodeStageVolumeRequest {
 	t.Helper()
-	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Shared: u.shared, Taken: u.taken, Encryption: u.encryption, Limits: u.limits}
+	c := wire.Connection{Protocol: u.protocol, Identities: u.identities, Credentials: !u.open || u.passphrase != "", ReadOnly: u.arrayReads, Bytes: u.bytes, Attachment: u.attachment, Shared: u.shared, Taken: u.taken, Encryption: u.encryption, Limits: u.limits, Volume: u.swapped}
 	name := iqn(u.target)
 	if u.protocol == protocolNVMeOF {
 		name = subsystem(u.target)

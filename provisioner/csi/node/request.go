@@ -63,12 +63,16 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	if err != nil {
 		return staging{}, status.Error(codes.NotFound, err.Error())
 	}
-	if !volumeID.MatchString(handle.ID) {
-		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so it cannot be the UUID of its filesystem", handle.ID)
-	}
 	connection, err := wire.ParsePublishContext(request.GetPublishContext())
 	if err != nil {
 		return staging{}, invalid("%v", err)
+	}
+	about, swappedID := wire.ParseVolumeContext(request.GetVolumeContext()), ""
+	if swapped := connection.Volume; swapped != nil {
+		swappedID, about.FilesystemUUIDs, about.NeverFormat = swapped.ID, swapped.FilesystemUUIDs, swapped.NeverFormat
+	}
+	if id := cmp.Or(swappedID, handle.ID); !volumeID.MatchString(id) {
+		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so it cannot be the UUID of its filesystem", id)
 	}
 	protocol, known := s.protocols[connection.Protocol]
 	if !known {
@@ -77,9 +81,8 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	if err := protocol.check(connection); err != nil {
 		return staging{}, err
 	}
-	about := wire.ParseVolumeContext(request.GetVolumeContext())
 	w := staging{mountFlags: capability.mountFlags, refusesWrites: connection.ReadOnly, shared: connection.Shared, record: record{
-		Volume: volume, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
+		Volume: volume, SwappedID: swappedID, Protocol: connection.Protocol, Paths: connection.Paths, Identities: connection.Identities, Bytes: connection.Bytes, StagingPath: at, Attachment: connection.Attachment,
 		Filesystem: capability.filesystem, Copied: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 		ReadOnly: connection.ReadOnly || capability.readOnly, NoWriters: capability.noWriters, ManyWriters: capability.manyWriters, Taken: connection.Taken,
 		Encryption: connection.Encryption, Limits: connection.Limits,

@@ -92,6 +92,9 @@ func (s *Service) reuse(ctx context.Context, found *record, w staging) (done boo
 		if err != nil {
 			return false, err
 		}
+		if found.volumeID() != w.record.volumeID() {
+			return false, refused("volume %s is still staged as volume %s at Cinder, and is volume %s by now; it was swapped. Stop its pods on this node, so that it is unstaged", found.Volume, found.volumeID(), w.record.volumeID())
+		}
 		if mounted && (found.StagingPath != w.record.StagingPath || found.Filesystem != w.record.Filesystem || found.ReadOnly != w.record.ReadOnly) {
 			return false, status.Errorf(codes.AlreadyExists, "volume %s is already staged at %s, with another path, filesystem or access than requested", found.Volume, found.StagingPath)
 		}

@@ -384,6 +384,38 @@ func TestACopyKeepsTheUUIDOfItsSource(t *testing.T) {
 	}
 }
 
+// TestASwappedVolumeIsNotThatOfTheHandle: what the node proves, makes and leaves alone is the
+// volume that the leader names, whatever the attributes of the PersistentVolume say, also
+// after a restart.
+func TestASwappedVolumeIsNotThatOfTheHandle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, u := newFixture(t), plain()
+		u.copied, u.imported = []string{firstID}, true
+		u.swapped = &wire.SwappedVolume{ID: secondID}
+		*f.volume() = csinode.Volume{Bytes: gibibyte, Filesystem: "ext4", UUID: firstID, FilesystemBytes: gibibyte}
+		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongVolume: ")
+		f.clean()
+		*f.volume() = csinode.Volume{Bytes: gibibyte}
+		f.must(f.stage(u))
+		if v := f.volume(); v.UUID != secondID {
+			t.Errorf("the volume is %+v", v)
+		}
+		f.start()
+		f.must(f.stage(u))
+		f.must(f.unstage(u))
+		f.clean()
+		u.swapped = &wire.SwappedVolume{ID: firstID, FilesystemUUIDs: []string{secondID}, NeverFormat: true}
+		f.must(f.stage(u))
+		f.must(f.unstage(u))
+		f.clean()
+		*f.volume() = csinode.Volume{Bytes: gibibyte}
+		f.refuses(f.stage(u), codes.FailedPrecondition, "WrongFilesystem: ")
+		u.swapped = &wire.SwappedVolume{ID: "no UUID"}
+		f.refuses(f.stage(u), codes.InvalidArgument, "is not a lower-case UUID")
+		f.clean()
+	})
+}
+
 // TestAnImportedVolumeIsNeverFormatted: its data may begin with zeros. It is mounted if
 // its filesystem has an expected UUID.
 func TestAnImportedVolumeIsNeverFormatted(t *testing.T) {

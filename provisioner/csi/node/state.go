@@ -23,6 +23,8 @@ import (
 type record struct {
 	Version int    `json:"version"`
 	Volume  string `json:"volume"`
+	// SwappedID is the volume's ID at Cinder if Volume does not have it.
+	SwappedID string `json:"swappedID,omitempty"`
 	// Boot is the boot ID of the node, because nothing that a record says outlives a
 	// boot.
 	Boot string `json:"boot"`
@@ -91,6 +93,9 @@ func (r *record) version() int {
 }
 
 func (r *record) volumeID() string {
+	if r.SwappedID != "" {
+		return r.SwappedID
+	}
 	handle, err := wire.ParseHandle(r.Volume)
 	if err != nil {
 		return ""

@@ -40,9 +40,21 @@ type Connection struct {
 	Encryption *Encryption
 	// Limits are nil if the volume has none.
 	Limits *Limits
+	// Volume is nil if the volume's handle and the PersistentVolume's attributes say what it
+	// is. It is set for a volume that two claims have swapped.
+	Volume *SwappedVolume
 	// Attachment is Cinder's ID of the attachment. A volume that is detached and
 	// attached again has another one.
 	Attachment string
+}
+
+// SwappedVolume replaces what a handle and the attributes of a PersistentVolume say.
+type SwappedVolume struct {
+	// ID is Cinder's.
+	ID string `json:"id"`
+	// FilesystemUUIDs and NeverFormat are those of Volume.
+	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
+	NeverFormat     bool     `json:"neverFormat,omitempty"`
 }
 
 // Path is one way to a volume.
@@ -72,12 +84,29 @@ const (
 	keyAttachment  = "attachment"
 	keyEncryption  = "encryption"
 	keyLimits      = "limits"
+	keyVolume      = "volume"
 
 	contextVersion = "1"
 	// encryptedVersion keeps plugins that do not know of encryption from a volume: they
 	// would format what is behind it.
 	encryptedVersion = "2"
+	// swappedVersion keeps plugins that do not know of swaps from a volume: they would take
+	// it for the one that its handle names. Encrypted volumes are not swapped.
+	swappedVersion = "3"
 )
+
+// versionFor returns the version that a context must have.
+func versionFor(encrypted, swapped bool) string {
+	switch {
+	case encrypted && swapped:
+		return ""
+	case encrypted:
+		return encryptedVersion
+	case swapped:
+		return swappedVersion
+	}
+	return contextVersion
+}
 
 // PublishContext returns the connection in the form that a VolumeAttachment holds.
 func (c Connection) PublishContext() (map[string]string, error) {
@@ -86,7 +115,7 @@ func (c Connection) PublishContext() (map[string]string, error) {
 		return nil, err
 	}
 	context := map[string]string{
-		keyVersion:     contextVersion,
+		keyVersion:     versionFor(c.Encryption != nil, c.Volume != nil),
 		keyProtocol:    c.Protocol,
 		keyPaths:       string(paths),
 		keyCredentials: strconv.FormatBool(c.Credentials),
@@ -105,8 +134,17 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	if c.Attachment != "" {
 		context[keyAttachment] = c.Attachment
 	}
-	if c.Encryption != nil {
-		context[keyVersion], context[keyEncryption] = encryptedVersion, c.Encryption.encode()
+	switch {
+	case c.Encryption != nil && c.Volume != nil:
+		return nil, errors.New("the volume is encrypted and was swapped, which nodes cannot handle")
+	case c.Encryption != nil:
+		context[keyEncryption] = c.Encryption.encode()
+	case c.Volume != nil:
+		text, err := json.Marshal(c.Volume)
+		if err != nil {
+			return nil, err
+		}
+		context[keyVolume] = string(text)
 	}
 	if c.Limits != nil {
 		context[keyLimits] = c.Limits.encode()
@@ -124,8 +162,9 @@ func (c Connection) PublishContext() (map[string]string, error) {
 // ParsePublishContext reads what PublishContext writes.
 func ParsePublishContext(context map[string]string) (Connection, error) {
 	encryption, encrypted := context[keyEncryption]
-	if version := context[keyVersion]; version != map[bool]string{false: contextVersion, true: encryptedVersion}[encrypted] {
-		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %s and %s; upgrade the node plugin", version, contextVersion, encryptedVersion)
+	swapped, isSwapped := context[keyVolume]
+	if version := context[keyVersion]; version == "" || version != versionFor(encrypted, isSwapped) {
+		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %s to %s; upgrade the node plugin", version, contextVersion, swappedVersion)
 	}
 	c := Connection{Protocol: context[keyProtocol], Attachment: AttachmentOf(context)}
 	if text := context[keyIdentities]; text != "" {
@@ -133,7 +172,7 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	}
 	c.Taken = IsTaken(context)
 	_, c.Shared = context[keyShared]
-	var errs [6]error
+	var errs [7]error
 	errs[0] = json.Unmarshal([]byte(context[keyPaths]), &c.Paths)
 	c.Credentials, errs[1] = strconv.ParseBool(context[keyCredentials])
 	c.ReadOnly, errs[2] = strconv.ParseBool(context[keyReadOnly])
@@ -143,6 +182,12 @@ func ParsePublishContext(context map[string]string) (Connection, error) {
 	}
 	if text, limited := context[keyLimits]; limited {
 		c.Limits, errs[5] = parseLimits(text)
+	}
+	if isSwapped {
+		c.Volume = &SwappedVolume{}
+		if errs[6] = json.Unmarshal([]byte(swapped), c.Volume); errs[6] == nil && c.Volume.ID == "" {
+			errs[6] = errors.New("the swapped volume has no ID")
+		}
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		return Connection{}, fmt.Errorf("the publish context cannot be read: %w", err)

@@ -113,6 +113,38 @@ func TestLimitsTravel(t *testing.T) {
 	}
 }
 
+// TestSwappedVolumesTravel: a plugin that does not know of swaps reads neither version 2 nor
+// 3, so it cannot take the volume for the one that its handle names.
+func TestSwappedVolumesTravel(t *testing.T) {
+	c := Connection{Protocol: "iscsi", Paths: []Path{{"10.0.0.1:3260", "iqn.b", 0}}, Volume: &SwappedVolume{ID: "id", FilesystemUUIDs: []string{"a", "b"}, NeverFormat: true}}
+	context, err := c.PublishContext()
+	if err != nil || context[keyVersion] != "3" {
+		t.Fatalf("%v, %v", context, err)
+	}
+	if back, err := ParsePublishContext(context); err != nil || !reflect.DeepEqual(back, c) {
+		t.Errorf("read %+v, %v", back, err)
+	}
+	for name, spoil := range map[string]func(map[string]string){
+		"an earlier version":   func(of map[string]string) { of[keyVersion] = contextVersion },
+		"a later version":      func(of map[string]string) { of[keyVersion] = "4" },
+		"without the volume":   func(of map[string]string) { delete(of, keyVolume) },
+		"without the ID":       func(of map[string]string) { of[keyVolume] = "{}" },
+		"no JSON":              func(of map[string]string) { of[keyVolume] = "id" },
+		"encrypted, version 3": func(of map[string]string) { of[keyEncryption] = (&Encryption{LUKS: 2}).encode() },
+		"encrypted, none":      func(of map[string]string) { of[keyEncryption], of[keyVersion] = (&Encryption{LUKS: 2}).encode(), "" },
+	} {
+		bad := maps.Clone(context)
+		spoil(bad)
+		if back, err := ParsePublishContext(bad); err == nil {
+			t.Errorf("%s: read as %+v", name, back)
+		}
+	}
+	c.Encryption = &Encryption{LUKS: 2}
+	if _, err := c.PublishContext(); err == nil {
+		t.Error("an encrypted volume counts as swapped")
+	}
+}
+
 func TestVolumeContexts(t *testing.T) {
 	for _, v := range []Volume{{}, {FilesystemUUIDs: []string{"a"}}, {FilesystemUUIDs: []string{"a", "b"}}, {NeverFormat: true}, {Encrypted: "uid"}, {[]string{"a"}, true, "uid"}} {
 		context := v.Context()

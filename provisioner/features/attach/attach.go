@@ -102,6 +102,7 @@ type Rules struct {
 // Engine attaches and detaches volumes for one term.
 type Engine struct {
 	Options
+	locator
 	places    places
 	routes    routes
 	unsettled *unsettled
@@ -125,7 +126,7 @@ func New(options Options) *Engine {
 	if options.Gate == nil {
 		options.Gate = NewGate()
 	}
-	e := &Engine{Options: options, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
+	e := &Engine{Options: options, locator: locator{options.PersistentVolumes}, places: places{taken: map[place]map[string]bool{}}, routes: routes{seen: map[wire.Handle]route{}}, unsettled: newUnsettled(),
 		known: known{places: map[string]cinder.Place{}}}
 	e.detaching, e.lost, e.rounds, e.room = detaching{e}, lostNodes{e}, rounds{e}, room{e}
 	return e
@@ -156,11 +157,7 @@ func (e *Engine) stillThere(pv *corev1.PersistentVolume) backends.Permit {
 // Unpublish implements controller.Attacher. It needs neither the Node object nor the
 // PersistentVolume, because it must be able to detach a volume after they are gone.
 func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID string) error {
-	volumes, err := e.Volumes(volume.Backend)
-	if err != nil {
-		return Failure(err)
-	}
-	of, err := e.attached(ctx, volumes, volume)
+	volumes, of, err := e.attached(ctx, volume)
 	if err != nil {
 		return Failure(err)
 	}
@@ -168,7 +165,7 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 	if nodeID != "" {
 		nodes, err = e.detaching.leaving(ctx, of.target.Stamp.PV, nodeID)
 	} else {
-		nodes, err = e.having(ctx, volumes, volume)
+		nodes, err = e.having(ctx, volumes, volume, of)
 	}
 	if err != nil {
 		return Failure(err)
@@ -186,8 +183,8 @@ func (e *Engine) Unpublish(ctx context.Context, volume wire.Handle, nodeID strin
 
 // having returns the names of the nodes for which a volume records attachments, or an
 // empty name, which stands for all, if all of them let go of it.
-func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle) ([]string, error) {
-	v, _, err := volumes.Find(ctx, volume.ID)
+func (e *Engine) having(ctx context.Context, volumes Volumes, volume wire.Handle, of source) ([]string, error) {
+	v, _, err := volumes.Find(ctx, of.at.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -240,18 +237,18 @@ func (e *Engine) Volume(ctx context.Context, volume wire.Handle) (controller.Vol
 	if err != nil {
 		return controller.Volume{}, Failure(err)
 	}
-	volumes, err := e.Volumes(volume.Backend)
+	volumes, err := e.Volumes(of.at.Backend)
 	if err != nil {
 		return controller.Volume{}, Failure(err)
 	}
-	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), volume.ID)
+	v, found, err := volumes.Find(e.OnBehalfOf(ctx, of.tenant), of.at.ID)
 	switch {
 	case err != nil:
 		return controller.Volume{}, Failure(err)
 	case !found:
-		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", volume.Backend, volume.ID)}
+		return controller.Volume{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s", of.at.Backend, of.at.ID)}
 	case !of.target.Stamp.Owns(v):
-		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", volume.ID, of.pv.Name)}
+		return controller.Volume{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of PersistentVolume %s", of.at.ID, of.pv.Name)}
 	}
 	return controller.Volume{MultiAttach: v.MultiAttach, Context: of.pv.Spec.CSI.VolumeAttributes}, nil
 }

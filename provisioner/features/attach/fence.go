@@ -28,7 +28,9 @@ func FenceOf(e *Engine) Fence { return Fence{e} }
 
 // IsFenced reports whether the array keeps a node out of a backend's volume that was
 // detached from it.
-func (f Fence) IsFenced(backend string) bool { return f.engine.Rules(backend).FencedByInitiator }
+func (f Fence) IsFenced(volume wire.Handle) bool {
+	return f.engine.Rules(f.engine.backendOf(volume)).FencedByInitiator
+}
 
 // Bar keeps a node from getting volumes, and Unbar ends that. The node's mark says the same
 // to the next leader.
@@ -50,15 +52,11 @@ func (f Fence) Take(ctx context.Context, volume wire.Handle, name, boot string) 
 	if !e.Attachments.Known() {
 		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known which nodes have volume %s", volume)
 	}
-	volumes, err := e.Volumes(volume.Backend)
+	volumes, of, err := e.attached(ctx, volume)
 	if err != nil {
 		return false, err
 	}
-	of, err := e.attached(ctx, volumes, volume)
-	if err != nil {
-		return false, err
-	}
-	v, _, err := volumes.Find(ctx, volume.ID)
+	v, _, err := volumes.Find(ctx, of.at.ID)
 	if err != nil {
 		return false, err
 	}
@@ -99,7 +97,7 @@ func (f Fence) forbid(ctx context.Context, v cinder.Volume, volume wire.Handle, 
 	if err != nil {
 		return false, false, fmt.Errorf("cannot tell whether node %s is back: %w", name, err)
 	}
-	if !nodemark.IsSilent(node) || node.Status.NodeInfo.BootID != boot || !f.IsFenced(volume.Backend) {
+	if !nodemark.IsSilent(node) || node.Status.NodeInfo.BootID != boot || !f.IsFenced(volume) {
 		return false, false, nil
 	}
 	return true, staged.Of(lease).Has(volume.String(), node), e.lost.forbidAnyway(ctx, v, volume, name, lease)

@@ -146,7 +146,7 @@ func (e detaching) end(ctx context.Context, volumes Volumes, volume wire.Handle,
 	}
 	e.unsettled.paid(from.Node, volume)
 	e.unsettled.unlock(from.Node, volume)
-	e.places.leave(place{volume.Backend, from.Node}, volume.String())
+	e.places.leave(place{of.at.Backend, from.Node}, volume.String())
 	e.Logger.Info("Detached a volume", "volume", volume.String(), "persistentVolume", of.target.Stamp.PV, "node", from.Node)
 	return nil
 }

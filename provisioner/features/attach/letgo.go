@@ -214,7 +214,7 @@ func (e lostNodes) mayWrite(ctx context.Context, volume wire.Handle, name string
 // With fencing by initiator the array keeps the node out, but a Ready node has not lost
 // the volume: it only has not unstaged it yet.
 func (e lostNodes) mayBeTaken(volume wire.Handle, node *corev1.Node) bool {
-	return staged.IsOff(node) || e.Rules(volume.Backend).FencedByInitiator && !nodemark.IsReady(node)
+	return staged.IsOff(node) || e.Rules(e.backendOf(volume)).FencedByInitiator && !nodemark.IsReady(node)
 }
 
 // letsGo reports whether a volume may be detached from a node. If the node may still
@@ -252,11 +252,15 @@ func (e lostNodes) forbid(ctx context.Context, volume wire.Handle, name string, 
 	if node == nil || nodemark.IsReady(node) && !slices.Contains(node.Status.VolumesInUse, corev1.UniqueVolumeName(wire.KubeletName(wire.DriverName, volume.String()))) {
 		return nil
 	}
-	volumes, err := e.Volumes(volume.Backend)
+	at, err := e.locate(volume)
 	if err != nil {
 		return err
 	}
-	v, _, err := volumes.Find(ctx, volume.ID)
+	volumes, err := e.Volumes(at.Backend)
+	if err != nil {
+		return err
+	}
+	v, _, err := volumes.Find(ctx, at.ID)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,7 @@ func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, err
 			}
 			for _, v := range all {
 				if e.isOurs(v) {
-					found[i] = append(found[i], listed(name, v, ids))
+					found[i] = append(found[i], listed(e.listedAs(v, name), v, ids))
 				}
 			}
 			return nil
@@ -68,18 +68,22 @@ func (e *Engine) Listed(ctx context.Context, volume wire.Handle) (controller.Lis
 	if err != nil {
 		return controller.Listed{}, Failure(err)
 	}
-	volumes, err := e.Volumes(volume.Backend)
+	at, err := e.locate(volume)
 	if err != nil {
 		return controller.Listed{}, Failure(err)
 	}
-	v, found, err := volumes.Find(ctx, volume.ID)
+	volumes, err := e.Volumes(at.Backend)
+	if err != nil {
+		return controller.Listed{}, Failure(err)
+	}
+	v, found, err := volumes.Find(ctx, at.ID)
 	if err != nil {
 		return controller.Listed{}, Failure(err)
 	}
 	if !found || !e.isOurs(v) {
-		return controller.Listed{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s of the driver", volume.Backend, volume.ID)}
+		return controller.Listed{}, &controller.Failure{Kind: string(cinder.KindNotFound), Message: fmt.Sprintf("backend %s has no volume %s of the driver", at.Backend, at.ID)}
 	}
-	return listed(volume.Backend, v, ids), nil
+	return listed(volume, v, ids), nil
 }
 
 // incomplete returns the failure for a list of which a part is missing. Whatever the
@@ -109,7 +113,7 @@ func (e *Engine) backendsInUse() ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("PersistentVolume %s: %w", pv.Name, err)
 		}
-		names[volume.Backend] = true
+		names[e.backendOf(volume)] = true
 	}
 	return slices.Sorted(maps.Keys(names)), nil
 }
@@ -137,8 +141,8 @@ func (e *Engine) nodeIDs() (map[string]string, error) {
 // listed describes a volume. A node has it if an attachment is recorded for the node
 // and is complete at Cinder. A node without a known ID is left out, because nobody can
 // ask for it.
-func listed(backend string, v cinder.Volume, ids map[string]string) controller.Listed {
-	described := controller.Listed{Volume: wire.Handle{Backend: backend, ID: v.ID}, Bytes: v.SizeGiB << 30}
+func listed(volume wire.Handle, v cinder.Volume, ids map[string]string) controller.Listed {
+	described := controller.Listed{Volume: volume, Bytes: v.SizeGiB << 30}
 	for key, attached := range stamps.NodeRecordsOf(v) {
 		complete := slices.ContainsFunc(v.Attachments, func(a cinder.Attachment) bool { return a.ID == attached.AttachmentID })
 		if id := ids[key]; complete && id != "" {

@@ -53,7 +53,8 @@ func (p *publication) publish(ctx context.Context) (wire.Connection, error) {
 		return wire.Connection{}, err
 	}
 	volume, node := p.to.Volume, p.to.Node.Name
-	placed, err := p.room.takePlace(ctx, p.volumes, volume, node)
+	at := place{p.of.at.Backend, node}
+	placed, err := p.room.takePlace(ctx, p.volumes, volume, at)
 	if err != nil {
 		return wire.Connection{}, err
 	}
@@ -79,7 +80,7 @@ func (p *publication) publish(ctx context.Context) (wire.Connection, error) {
 		// An attachment that was begun may exist at Cinder until the volume is
 		// detached.
 		if placed && !p.begun {
-			p.places.leave(place{volume.Backend, node}, volume.String())
+			p.places.leave(at, volume.String())
 		}
 		return wire.Connection{}, p.shared.explain(Failure(err))
 	}
@@ -94,7 +95,7 @@ func (p *publication) publish(ctx context.Context) (wire.Connection, error) {
 	}
 	p.unsettled.lock(node, volume, p.taken)
 	if p.begun {
-		p.Metrics.attached(volume.Backend, p.found.Protocol, time.Since(started))
+		p.Metrics.attached(at.backend, p.found.Protocol, time.Since(started))
 	}
 	p.Logger.Info("Attached a volume to a node", "volume", volume.String(), "persistentVolume", p.of.pv.Name, "node", node,
 		"attachment", published.AttachmentID, "protocol", p.found.Protocol, "paths", len(p.found.Paths), "warnings", p.found.Warnings)
@@ -114,12 +115,12 @@ func (p *publication) prepare(ctx context.Context) (err error) {
 	if p.asked, err = p.isAskedFor(ctx, p.of.pv.Name, p.to); err != nil {
 		return err
 	}
-	if by, known := p.routes.of(p.to.Volume); known {
+	if by, known := p.routes.of(p.of.at); known {
 		if err := p.fits(p.to.Node, p.shared, by); err != nil {
 			return err
 		}
 	}
-	p.volumes, err = p.Volumes(p.to.Volume.Backend)
+	p.volumes, err = p.Volumes(p.of.at.Backend)
 	return err
 }
 
@@ -157,11 +158,11 @@ func (p *publication) handOut(ctx context.Context, published backends.Published)
 			return cmp.Or(err, endedBefore(volume, node))
 		}
 	}
-	rules := p.Rules(volume.Backend)
+	rules := p.Rules(p.of.at.Backend)
 	opened, err := p.read(ctx, published, rules)
-	p.Reach.note(volume.Backend, published.Volume, rules.CephSecret, err)
+	p.Reach.note(p.of.at.Backend, published.Volume, rules.CephSecret, err)
 	if refused := new(mappers.Refusal); errors.As(err, &refused) {
-		p.routes.remember(volume, route{refused: err, node: node, seen: time.Now()})
+		p.routes.remember(p.of.at, route{refused: err, node: node, seen: time.Now()})
 		tell(p.Recorder, p.of.pv, refused)
 	}
 	if err != nil {
@@ -169,7 +170,7 @@ func (p *publication) handOut(ctx context.Context, published backends.Published)
 	}
 	by := routeOf(p.found)
 	if err := p.fits(p.to.Node, p.shared, by); err != nil {
-		p.routes.remember(volume, by)
+		p.routes.remember(p.of.at, by)
 		return err
 	}
 	if err := asBefore(p.to, published.ReadOnly, p.found.ReadOnly); err != nil {
@@ -215,6 +216,10 @@ func (p *publication) connection(published backends.Published) wire.Connection {
 	}
 	if p.found.Limits != (mappers.Limits{}) {
 		connection.Limits = new(wire.Limits(p.found.Limits))
+	}
+	if objects.IsSwapped(p.of.pv) {
+		about := objects.VolumeContextOf(p.of.pv)
+		connection.Volume = &wire.SwappedVolume{ID: p.of.at.ID, FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat}
 	}
 	for _, path := range p.found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})

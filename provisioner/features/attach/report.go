@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
@@ -47,16 +48,17 @@ func Report(e *Engine) (Attachments, bool) {
 		if a.Status.Attached && a.DeletionTimestamp == nil {
 			all.Attached = append(all.Attached, pv)
 		} else {
-			all.Waiting = append(all.Waiting, waitingFor(a, volume.Backend, pv))
+			all.Waiting = append(all.Waiting, waitingFor(a, e.backendOf(volume), pv))
 		}
 	}
 	known := e.Backends()
 	for _, at := range (rounds{e}).unattached() {
-		if !slices.Contains(known, at.volume.Backend) {
+		backend := e.backendOf(at.volume)
+		if !slices.Contains(known, backend) {
 			continue // A node could report any backend.
 		}
-		waits := Waiting{Backend: at.volume.Backend, Node: at.node, Detaching: true, StillStaged: true}
-		if pvs := objects.ByVolumeID(e.PersistentVolumes, at.volume.ID); len(pvs) > 0 {
+		waits := Waiting{Backend: backend, Node: at.node, Detaching: true, StillStaged: true}
+		if pvs := objects.ByHandle(e.PersistentVolumes, wire.DriverName, at.volume.String()); len(pvs) > 0 {
 			waits.Volume = pvs[0]
 		}
 		all.Waiting = append(all.Waiting, waits)

@@ -95,7 +95,7 @@ func (e room) tidyPlaces() {
 	}
 	present := map[place]map[string]bool{}
 	for on := range e.attachmentsOn("") {
-		at := place{on.volume.Backend, on.node}
+		at := place{e.backendOf(on.volume), on.node}
 		if present[at] == nil {
 			present[at] = map[string]bool{}
 		}
@@ -120,24 +120,24 @@ func (p *places) leave(at place, volume string) {
 }
 
 // takePlace calls take if the backend has a limit.
-func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, node string) (taken bool, err error) {
-	limit := e.Rules(volume.Backend).VolumesPerNode
+func (e room) takePlace(ctx context.Context, volumes Volumes, volume wire.Handle, at place) (taken bool, err error) {
+	limit := e.Rules(at.backend).VolumesPerNode
 	if limit == 0 {
 		return false, nil
 	}
 	if !e.Attachments.Known() {
-		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", node)
+		return false, fmt.Errorf("the VolumeAttachments are not read yet, so it is not known how many volumes node %s has", at.node)
 	}
-	if err := e.rounds.know(ctx, volumes, volume.Backend); err != nil {
+	if err := e.rounds.know(ctx, volumes, at.backend); err != nil {
 		return false, err
 	}
 	attached := map[string]bool{}
-	for on, a := range e.attachmentsOn(node) {
-		if on.volume.Backend == volume.Backend && a.Status.Attached {
+	for on, a := range e.attachmentsOn(at.node) {
+		if e.backendOf(on.volume) == at.backend && a.Status.Attached {
 			attached[on.volume.String()] = true
 		}
 	}
-	return e.places.take(place{volume.Backend, node}, volume.String(), limit, attached)
+	return e.places.take(at, volume.String(), limit, attached)
 }
 
 // handleOf returns the volume of a VolumeAttachment, if it is one of the driver's.
@@ -194,7 +194,7 @@ func (e *Engine) Awaited() string {
 // keepPlaces reserves the places of a volume on nodes for which an earlier term made an
 // attachment, although their VolumeAttachments do not show it yet. A record without a
 // VolumeAttachment holds no place: nobody would ever give it back.
-func (e room) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.VolumeAttachment) {
+func (e room) keepPlaces(v cinder.Volume, handle wire.Handle, backend string, waiting []*storagev1.VolumeAttachment) {
 	if len(waiting) == 0 {
 		return
 	}
@@ -202,7 +202,7 @@ func (e room) keepPlaces(v cinder.Volume, backend string, waiting []*storagev1.V
 	for _, a := range waiting {
 		// The record may have no room for the whole name of the node.
 		if records[wire.NodeKey(a.Spec.NodeName)].AttachmentID != "" {
-			e.places.keep(place{backend, a.Spec.NodeName}, wire.Handle{Backend: backend, ID: v.ID}.String())
+			e.places.keep(place{backend, a.Spec.NodeName}, handle.String())
 		}
 	}
 }

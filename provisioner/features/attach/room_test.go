@@ -91,7 +91,7 @@ func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	must(t, err)
 	other := wire.Handle{Backend: "gold", ID: "1"}
 	w.rounds.tidy(t.Context())
-	if _, err := w.room.takePlace(t.Context(), w.volumes, other, "n1"); err == nil {
+	if _, err := w.room.takePlace(t.Context(), w.volumes, other, place{"gold", "n1"}); err == nil {
 		t.Error("the place is free although nobody has detached the volume")
 	}
 	attachment := testAttachment(pvName, "n1", nil)
@@ -99,7 +99,7 @@ func TestPlaceOfAVolumeAttachmentThatIsRemovedByHandIsFree(t *testing.T) {
 	w.rounds.tidy(t.Context())
 	must(t, w.attachments.Delete(attachment))
 	w.rounds.tidy(t.Context())
-	_, err = w.room.takePlace(t.Context(), w.volumes, other, "n1")
+	_, err = w.room.takePlace(t.Context(), w.volumes, other, place{"gold", "n1"})
 	must(t, err)
 }
 
@@ -122,7 +122,7 @@ func TestPlacesAreCountedBeforeTheCacheShowsThem(t *testing.T) {
 	_, err = w.publish(t)
 	wantFailure(t, err, "Conflict", "backend gold: busy")
 	w.volumes.err = nil
-	_, err = w.room.takePlace(t.Context(), w.volumes, other.Volume, "n1")
+	_, err = w.room.takePlace(t.Context(), w.volumes, other.Volume, place{"gold", "n1"})
 	must(t, err)
 	w.Attachments.Known = func() bool { return false }
 	if _, err := w.publish(t); err == nil || err.Error() != "the VolumeAttachments are not read yet, so it is not known how many volumes node n1 has" {
@@ -148,7 +148,7 @@ func TestAnAttachmentThatWasBegunKeepsItsPlace(t *testing.T) {
 	_, err = w.Publish(t.Context(), other)
 	wantFailure(t, err, controller.NodeFull, "node n1 has 1 of the 1 volumes of backend gold that the policy allows (csi.maxVolumesPerNode); the volume will be attached once another one is detached there")
 	must(t, w.Unpublish(t.Context(), handle(), idOf(t, n1)))
-	_, err = w.room.takePlace(t.Context(), w.volumes, other.Volume, "n1")
+	_, err = w.room.takePlace(t.Context(), w.volumes, other.Volume, place{"gold", "n1"})
 	must(t, err)
 }
 
@@ -171,7 +171,7 @@ func TestAnAttachmentThatAnEarlierTermBeganKeepsItsPlace(t *testing.T) {
 			begun.Metadata[stamps.NodeRecordPrefix+wire.NodeKey("n1")] = stamps.NodeRecord{AttachmentID: "attachment-1", Node: "n1"}.String()
 			w.volumes.all = []cinder.Volume{begun}
 			must(t, w.rounds.know(t.Context(), w.volumes, "gold"))
-			_, err := w.room.takePlace(t.Context(), w.volumes, wire.Handle{Backend: "gold", ID: "1"}, "n1")
+			_, err := w.room.takePlace(t.Context(), w.volumes, wire.Handle{Backend: "gold", ID: "1"}, place{"gold", "n1"})
 			if !test.full {
 				must(t, err)
 				return

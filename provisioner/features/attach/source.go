@@ -18,7 +18,9 @@ import (
 // source says which volume is meant, and whose it is.
 type source struct {
 	// pv is nil if the PersistentVolume is gone.
-	pv     *corev1.PersistentVolume
+	pv *corev1.PersistentVolume
+	// at is where the volume is.
+	at     wire.Handle
 	target backends.Target
 	tenant string
 }
@@ -38,8 +40,13 @@ func (e *Engine) volumeOf(volume wire.Handle) (source, error) {
 // sourceOf reads what a PersistentVolume records. The stamp on the volume must say the
 // same, so a wrong record cannot attach another volume.
 func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (source, error) {
-	annotations := pv.Annotations
-	for key, want := range map[string]string{objects.AnnotationVolume: volume.ID, objects.AnnotationBackend: volume.Backend, objects.AnnotationCluster: e.Cluster} {
+	annotations, at := pv.Annotations, volume
+	if swapped, err := objects.SwappedOf(pv); err != nil {
+		return source{}, damaged("%s", err)
+	} else if swapped != nil {
+		at = wire.Handle{Backend: annotations[objects.AnnotationBackend], ID: annotations[objects.AnnotationVolume]}
+	}
+	for key, want := range map[string]string{objects.AnnotationVolume: at.ID, objects.AnnotationBackend: at.Backend, objects.AnnotationCluster: e.Cluster} {
 		if annotations[key] != want {
 			return source{}, damaged("PersistentVolume %s: annotation %s is %q, expected %q; its volume is neither attached nor detached until it is fixed", pv.Name, key, annotations[key], want)
 		}
@@ -48,34 +55,42 @@ func (e *Engine) sourceOf(pv *corev1.PersistentVolume, volume wire.Handle) (sour
 	if claim == "" {
 		return source{}, damaged("PersistentVolume %s: annotation %s is missing; its volume is neither attached nor detached until it is fixed", pv.Name, objects.AnnotationClaimUID)
 	}
-	return source{pv: pv, tenant: annotations[objects.AnnotationTenant], target: backends.Target{
-		VolumeID: volume.ID, Stamp: stamps.Volume{Cluster: e.Cluster, ClaimUID: claim, PV: pv.Name}, Place: objects.PlaceOf(pv),
+	return source{pv: pv, at: at, tenant: annotations[objects.AnnotationTenant], target: backends.Target{
+		VolumeID: at.ID, Stamp: stamps.Volume{Cluster: e.Cluster, ClaimUID: claim, PV: pv.Name}, Place: objects.PlaceOf(pv),
 	}}, nil
 }
 
 // attached finds a volume to detach: by its PersistentVolume, or, if that is gone, by
-// the stamp that it carries.
-func (e *Engine) attached(ctx context.Context, volumes Volumes, volume wire.Handle) (source, error) {
+// the stamp that the volume carries that its handle names.
+func (e *Engine) attached(ctx context.Context, volume wire.Handle) (Volumes, source, error) {
+	at, err := e.locate(volume)
+	if err != nil {
+		return nil, source{}, err
+	}
+	volumes, err := e.Volumes(at.Backend)
+	if err != nil {
+		return nil, source{}, err
+	}
 	of, err := e.volumeOf(volume)
 	var missing *controller.Failure
 	if !errors.As(err, &missing) || missing.Kind != string(cinder.KindNotFound) {
-		return of, err
+		return volumes, of, err
 	}
 	v, found, err := volumes.Find(ctx, volume.ID)
 	if err != nil {
-		return source{}, err
+		return nil, source{}, err
 	}
-	of = source{target: backends.Target{VolumeID: volume.ID}}
+	of = source{at: volume, target: backends.Target{VolumeID: volume.ID}}
 	if !found {
 		// The backend decides whether that proves anything.
-		return of, nil
+		return volumes, of, nil
 	}
 	stamp := stamps.Of(v)
 	if stamp.Cluster != e.Cluster || stamp.ClaimUID == "" || stamp.PV == "" {
-		return source{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of this cluster, so it is not detached", volume.ID)}
+		return nil, source{}, &controller.Failure{Kind: string(backends.KindNotOurs), Message: fmt.Sprintf("volume %s does not carry the stamp of this cluster, so it is not detached", volume.ID)}
 	}
 	of.target.Stamp, of.tenant = stamp, stamp.Tenant
-	return of, nil
+	return volumes, of, nil
 }
 
 func damaged(format string, arguments ...any) error {

@@ -142,11 +142,7 @@ func (e rounds) pay(ctx context.Context, at onNode) error {
 		e.unsettled.paid(at.node, at.volume)
 		return nil
 	}
-	volumes, err := e.Volumes(at.volume.Backend)
-	if err != nil {
-		return err
-	}
-	of, err := e.attached(ctx, volumes, at.volume)
+	volumes, of, err := e.attached(ctx, at.volume)
 	if err != nil {
 		return err
 	}
@@ -194,13 +190,18 @@ func (e rounds) know(ctx context.Context, volumes Volumes, backend string) error
 		if !stamps.IsCSI(v) {
 			continue
 		}
-		name, pv := e.nameFor(v, backend), stamps.Of(v).PV
-		e.room.keepPlaces(v, name, waiting[pv])
+		handle, known := e.handleFor(v, backend)
+		if !known {
+			e.Logger.Warn("A volume whose PersistentVolume is gone is left as it is: its handle is another volume's by now", "volume", v.ID, "backend", backend)
+			continue
+		}
+		pv := stamps.Of(v).PV
+		e.room.keepPlaces(v, handle, e.backendOf(handle), waiting[pv])
 		for key, attached := range stamps.NodeRecordsOf(v) {
 			node := e.nameOfNode(attached.Node, key)
 			// The nodes of other orchestrators have neither Nodes nor VolumeAttachments.
 			if e.Nodes.Get(node) != nil && !e.isAttached(pv, node) {
-				e.unsettled.owe(node, wire.Handle{Backend: name, ID: v.ID})
+				e.unsettled.owe(node, handle)
 			}
 		}
 	}
@@ -215,16 +216,6 @@ func (e rounds) isKnown(backend string, at cinder.Place) bool {
 	defer e.known.Unlock()
 	where, known := e.known.places[backend]
 	return known && where == at
-}
-
-// nameFor returns the backend that the PersistentVolume of a volume names, by which
-// nodes know the volume, because all backends of a project show the same volumes.
-// Without a PersistentVolume, it returns the backend that shows the volume.
-func (e rounds) nameFor(v cinder.Volume, shownBy string) string {
-	if handle, found := e.handleIn(stamps.Of(v).PV); found && handle.ID == v.ID {
-		return handle.Backend
-	}
-	return shownBy
 }
 
 // nameOfNode returns the name of a node that a record names, perhaps only by its
@@ -255,20 +246,21 @@ func (e rounds) count(unattached []onNode) map[string]counts {
 	for a := range e.Attachments.All() {
 		if a.Status.Attached {
 			if handle, ours := e.handleOf(a); ours {
-				add(handle.Backend, counts{attachments: 1})
+				add(e.backendOf(handle), counts{attachments: 1})
 			}
 		}
 	}
 	barred := map[place]bool{}
 	for _, at := range unattached {
 		// A node could report any backend, so only those that are known become labels.
-		if _, known := found[at.volume.Backend]; !known {
+		backend := e.backendOf(at.volume)
+		if _, known := found[backend]; !known {
 			continue
 		}
-		add(at.volume.Backend, counts{unclean: 1})
-		if in := (place{at.volume.Backend, at.node}); !barred[in] {
+		add(backend, counts{unclean: 1})
+		if in := (place{backend, at.node}); !barred[in] {
 			barred[in] = true
-			add(at.volume.Backend, counts{quarantined: 1})
+			add(backend, counts{quarantined: 1})
 		}
 	}
 	return found

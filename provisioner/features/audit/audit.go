@@ -238,6 +238,8 @@ func (c *comparison) record(r objects.Volume) {
 		if i := slices.IndexFunc(listing.Volumes, r.Stamp().Owns); i >= 0 {
 			f.Message = fmt.Sprintf("its volume does not exist, but volume %s has its stamp; if somebody edited the PersistentVolume, correct its annotation %s", listing.Volumes[i].ID, objects.AnnotationVolume)
 		}
+	case stamps.IsBeingSwapped(*v):
+		f.Kind, f.Message = StuckVolume, fmt.Sprintf("its volume is being swapped with that of PersistentVolume %s; if nobody does that now, run standalone-cinder volume swap again", v.Metadata[stamps.KeySwap])
 	case !r.Stamp().Owns(*v):
 		f.Kind, f.Message = ForeignVolume, "its volume is stamped for something else; it will not be deleted"
 	default:

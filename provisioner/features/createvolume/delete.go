@@ -28,12 +28,21 @@ const (
 // tenants delete their claims, and the hub then removes the volumes.
 func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 	found := objects.ByHandle(m.PersistentVolumes, wire.DriverName, volume.String())
-	v, exists, err := m.find(ctx, volume)
+	at := volume
+	if len(found) == 1 {
+		var err error
+		if at, err = objects.LocationOf(found[0]); err != nil {
+			return failure(controller.Damaged, "%s", err)
+		}
+	}
+	v, exists, err := m.find(ctx, at)
 	switch {
 	case err != nil:
 		return err
 	case len(found) == 0 && !exists:
 		return nil
+	case len(found) == 0 && m.isOfAnotherHandle(v, volume):
+		return nil // a swap has given it to another PersistentVolume, so what the handle named is gone
 	case len(found) == 0 && (!stamps.IsCSI(v) || stamps.Of(v).Cluster != m.Cluster):
 		return failure(notOurs, "volume %s does not carry the stamp of a volume of the driver in this cluster, so it is not deleted", volume)
 	case len(found) == 0:
@@ -72,6 +81,13 @@ func (m *Maker) Delete(ctx context.Context, volume wire.Handle) error {
 		why = waits.Message
 	}
 	return failure(conflict, "volume %s has not been removed yet: %s", volume, why)
+}
+
+// isOfAnotherHandle reports whether a PersistentVolume has a volume under another handle.
+func (m *Maker) isOfAnotherHandle(v cinder.Volume, volume wire.Handle) bool {
+	return slices.ContainsFunc(objects.ByVolumeID(m.PersistentVolumes, v.ID), func(pv *corev1.PersistentVolume) bool {
+		return objects.IsCSI(pv) && objects.IsSwapped(pv) && pv.Spec.CSI.VolumeHandle != volume.String() && stamps.Of(v).PV == pv.Name
+	})
 }
 
 // find reads a volume from Cinder.

@@ -99,6 +99,8 @@ func (i *Importer) filesystemOfOriginal(ctx context.Context, v cinder.Volume) ([
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && !objects.IsOurs(pv):
 		return nil, nil
+	case err == nil && objects.IsSwapped(pv):
+		return nil, nil // the backup may be of another volume than it has now
 	case err != nil:
 		return nil, fmt.Errorf("cannot read PersistentVolume %s, which records the filesystem that volume %s is a copy of: %w", name, v.ID, err)
 	}

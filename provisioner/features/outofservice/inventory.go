@@ -124,7 +124,7 @@ func (f *found) add(handle string) string {
 	if err != nil {
 		return fmt.Sprintf("%.200q, which is no handle of the driver", handle)
 	}
-	if !f.of.Attachments.IsFenced(volume.Backend) {
+	if !f.of.Attachments.IsFenced(volume) {
 		return fmt.Sprintf("%s, and its backend does not say fencing: initiator, so the node may still write to it", volume)
 	}
 	f.volumes[volume] = true

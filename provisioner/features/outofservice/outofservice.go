@@ -63,7 +63,7 @@ const (
 type Attachments interface {
 	// IsFenced reports whether the array keeps a node out of a backend's volume that was
 	// detached from it.
-	IsFenced(backend string) bool
+	IsFenced(volume wire.Handle) bool
 	// Bar keeps a node from getting volumes until Unbar.
 	Bar(node string)
 	Unbar(node string)

@@ -124,9 +124,9 @@ func (c *cluster) steps() []string {
 	return slices.Clone(c.done)
 }
 
-func (c *cluster) IsFenced(backend string) bool { return backend == "gold" }
-func (c *cluster) Bar(node string)              { c.note("bar " + node) }
-func (c *cluster) Unbar(string)                 {}
+func (c *cluster) IsFenced(volume wire.Handle) bool { return volume.Backend == "gold" }
+func (c *cluster) Bar(node string)                  { c.note("bar " + node) }
+func (c *cluster) Unbar(string)                     {}
 
 func (c *cluster) Take(_ context.Context, volume wire.Handle, node, boot string) (bool, error) {
 	c.note("take " + volume.String() + " from " + node + " of " + boot)

@@ -18,6 +18,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -421,4 +422,32 @@ func (t *Tracker) readReports(ctx context.Context, nodes map[string]*corev1.Node
 		}
 	}
 	return err
+}
+
+// Staging lists the nodes that may have a volume of the driver staged, according to the
+// reports of their plugins in any namespace. A lost node may go on writing after Kubernetes
+// has detached the volume.
+func (t *Tracker) Staging(ctx context.Context, handle string) ([]string, error) {
+	reports, err := paging.List(ctx, "the reports of the node plugins", func(ctx context.Context, options metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+		options.LabelSelector = labels.SelectorFromSet(staged.Labels()).String()
+		return t.options.Client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, options)
+	}, func(page *coordinationv1.LeaseList) []coordinationv1.Lease { return page.Items })
+	if err != nil {
+		return nil, err
+	}
+	var nodes []string
+	for i := range reports {
+		name, report := staged.NodeOf(reports[i].Name), staged.Of(&reports[i])
+		if name == "" || !slices.Contains(report.Volumes, handle) {
+			continue
+		}
+		node, err := t.options.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("cannot read node %s: %w", name, err)
+		}
+		if err == nil && report.Has(handle, node) {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
 }

@@ -1,0 +1,140 @@
+package backends
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+)
+
+// TestBeginTakesNoAttachmentForItsReservation: an attachment that a leader is making for a
+// node also makes the volume attaching, and the volume's document does not list it until it
+// is complete.
+func TestBeginTakesNoAttachmentForItsReservation(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	done := false
+	memory.before = func(operation string) {
+		if operation != "metadata.update" || done {
+			return
+		}
+		done = true
+		_, _, err := memory.client().CreateAttachment(t.Context(), id, cinder.Connector{Host: stamps.NodeHost("n1", "cluster-1")}, false)
+		success(t, err)
+	}
+	swaps := Swaps{memory.term(t)}
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err == nil {
+		t.Errorf("Begin succeeds although a node is getting the volume; it requested %q", memory.changes())
+	}
+	if err := swaps.Restamp(t.Context(), id, claimStamp(2), "pv-2"); err == nil {
+		t.Errorf("the volume is now that of %s, and node n1 is getting it for pvc-uid-1", memory.volumes[id].Metadata[stamps.KeyPV])
+	}
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	for _, change := range memory.changes() {
+		if change == "volume.os-unreserve "+id {
+			t.Error("the state of the node's attachment was cancelled")
+		}
+	}
+}
+
+// TestAMarkedVolumeThatANodeHasCanBeDetached: a node gets the volume between Begin's read and
+// its mark, and the command dies, or cannot take the mark back.
+func TestAMarkedVolumeThatANodeHasCanBeDetached(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	leader, done := memory.term(t), false
+	memory.before = func(operation string) {
+		if operation != "metadata.update" || done {
+			return
+		}
+		done = true
+		_, err := leader.Publish(t.Context(), claimTarget(1, id), toNode("n1"))
+		success(t, err)
+	}
+	swaps := Swaps{memory.term(t)}
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err == nil {
+		t.Fatal("Begin reserved a volume in use")
+	}
+	// Here the command dies, and later the pod ends. Run again, the command takes back first
+	// what it has begun.
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	err := leader.Unpublish(t.Context(), claimTarget(1, id), UnpublishRequest{Node: "n1", Key: "key-of-n1"})
+	if err != nil {
+		t.Errorf("the volume stays attached to n1: %v", err)
+	}
+}
+
+// TestAMultiattachVolumeInUseIsNotReserved: Cinder does reserve a multiattach volume that
+// somebody has attached meanwhile.
+func TestAMultiattachVolumeInUseIsNotReserved(t *testing.T) {
+	memory := newMemoryCinder()
+	memory.shared = true
+	v := forNodes()
+	v.MultiAttach = true
+	id := memory.add(v)
+	leader, done := memory.term(t), false
+	memory.before = func(operation string) {
+		if operation != "metadata.update" || done {
+			return
+		}
+		done = true
+		to := toNode("n1")
+		to.Shared = true
+		_, err := leader.Publish(t.Context(), claimTarget(1, id), to)
+		success(t, err)
+	}
+	swaps := Swaps{memory.term(t)}
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err == nil {
+		t.Errorf("Begin reserved a volume that node n1 has; it is %s", memory.volumes[id].Status)
+	}
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	if status := memory.volumes[id].Status; status != cinder.StatusInUse {
+		t.Errorf("node n1 has the volume, which is %s after End", status)
+	}
+}
+
+func TestAVolumeThatIsGoneHasEnded(t *testing.T) {
+	memory := newMemoryCinder()
+	if err := (Swaps{memory.term(t)}).End(t.Context(), "volume-9", "pvc-uid-2"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAReservationThatArrivesLateIsFound: a proxy gives up on the reservation, and Cinder
+// reserves the volume after all.
+func TestAReservationThatArrivesLateIsFound(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	memory.fault = failOnce("volume.os-reserve", late)
+	memory.delay = func() int { return 100 }
+	swaps := Swaps{memory.term(t)}
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err == nil {
+		t.Fatal("the answer was not lost")
+	}
+	memory.deliverAll()
+	if err := swaps.Begin(t.Context(), id, "pvc-uid-2"); err != nil {
+		t.Errorf("run again: %v", err)
+	}
+	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
+	if status := memory.volumes[id].Status; status != cinder.StatusAvailable {
+		t.Errorf("the volume is %s, marked for swap %q", status, memory.volumes[id].Metadata[stamps.KeySwap])
+	}
+}
+
+// TestAVolumeRestoredFromABackupIsNotSwapped: its description says for good for which claim it
+// was made (stamps.Settled).
+func TestAVolumeRestoredFromABackupIsNotSwapped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		v := forNodes()
+		v.Description = claimStamp(1).RestoredFrom("backup-1")
+		v.Metadata[cinder.MetadataSourceBackup] = "backup-1"
+		id := memory.add(v)
+		if err := (Swaps{memory.term(t)}).Begin(t.Context(), id, "pvc-uid-2"); err == nil || len(memory.changes()) > 0 {
+			t.Errorf("error %v, requests %q", err, memory.changes())
+		}
+		time.Sleep(time.Minute) // until nothing is watched anymore
+	})
+}

@@ -1,0 +1,209 @@
+package swap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// Apply swaps the volumes. If it fails before the first stamp, it takes back what it did,
+// unless a request may arrive late; then the next run does.
+func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
+	switch {
+	case p.undo != nil:
+		if err := r.end(ctx, *p.undo); err != nil {
+			return fmt.Errorf("what an earlier run has begun cannot be taken back: %w", err)
+		}
+		if p.refusal != nil {
+			return fmt.Errorf("what an earlier run has begun was taken back: %w", p.refusal)
+		}
+		again, err := r.Plan(ctx, p.Request)
+		if err != nil {
+			return err
+		}
+		p.sides, p.Done, p.beyond, p.undo = again.sides, again.Done, again.beyond, nil
+		return r.Apply(ctx, p)
+	case p.Done:
+		return nil
+	case !p.sides[0].isSwitched() || !p.sides[1].isSwitched():
+		if err := r.exchange(ctx, p); err != nil {
+			return err
+		}
+	}
+	return r.end(ctx, p.sides)
+}
+
+// exchange gives each PersistentVolume the other's volume.
+func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
+	for _, s := range p.sides {
+		if s.pv == nil {
+			continue
+		}
+		// Another swap may have been made since the plan.
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, !p.beyond); err != nil {
+			return errors.Join(err, r.endUnlessBeyond(ctx, p))
+		}
+	}
+	if err := r.begin(ctx, p); err != nil {
+		return err
+	}
+	for _, s := range p.sides {
+		if err := r.restamp(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.sides {
+		if err := r.record(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin reserves both volumes. What the plan has seen may be old by then, so it looks once
+// more.
+func (r *Swapper) begin(ctx context.Context, p *Plan) error {
+	for _, s := range p.sides {
+		volumes, err := r.Volumes(s.intent.From.Backend)
+		if err == nil {
+			err = volumes.Begin(ctx, s.intent.From.Volume, s.intent.With)
+		}
+		if p.beyond && cinder.IsKind(err, cinder.KindNotFound) {
+			err = nil // the array has lost it since
+		}
+		if failed, ok := errors.AsType[*cinder.Error](err); ok && failed.EffectUnknown {
+			return fmt.Errorf("%w; run the command again in a minute, so that nothing of this one can arrive any more", err)
+		}
+		if err != nil {
+			return errors.Join(err, r.endUnlessBeyond(ctx, p))
+		}
+	}
+	if p.beyond {
+		return nil
+	}
+	if err := r.stillFree(ctx, p); err != nil {
+		return errors.Join(err, r.endUnlessBeyond(ctx, p))
+	}
+	return nil
+}
+
+// endUnlessBeyond takes back what was begun, as long as no stamp was written.
+func (r *Swapper) endUnlessBeyond(ctx context.Context, p *Plan) error {
+	if p.beyond {
+		return nil
+	}
+	if err := r.end(ctx, p.sides); err != nil {
+		return fmt.Errorf("what was begun cannot be taken back, so run the command again: %w", err)
+	}
+	return nil
+}
+
+// isBeyond reports whether a volume has the stamp of its new PersistentVolume, or a record
+// is switched.
+func (r *Swapper) isBeyond(ctx context.Context, sides *[2]*side) (bool, error) {
+	for _, s := range sides {
+		v, err := r.volume(ctx, s.intent.To)
+		if err != nil {
+			return false, err
+		}
+		if stamps.Of(v).PV == s.name || s.pv != nil && s.isSwitched() {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// stillFree checks everything once more.
+func (r *Swapper) stillFree(ctx context.Context, p *Plan) error {
+	again := &planner{Swapper: r, Plan: &Plan{Request: p.Request}}
+	for i, s := range p.sides {
+		now, err := r.read(ctx, p.Namespace, p.Claims[i])
+		if err != nil {
+			return err
+		}
+		if now.claim.UID != s.claim.UID || now.pv.UID != s.pv.UID || !recordOf(now.pv).is(s.intent.From) {
+			return refused("claim %s was made anew, or got another volume, meanwhile", p.Claims[i])
+		}
+		now.intent = s.intent
+		again.sides[i] = now
+	}
+	return again.check(ctx)
+}
+
+// restamp gives a side's new volume its stamp.
+func (r *Swapper) restamp(ctx context.Context, s *side) error {
+	if s.pv == nil {
+		return nil
+	}
+	volumes, err := r.Volumes(s.intent.To.Backend)
+	if err != nil {
+		return err
+	}
+	err = volumes.Restamp(ctx, s.intent.To.Volume, r.stamp(s), string(s.pv.UID))
+	if cinder.IsKind(err, cinder.KindNotFound) {
+		return nil // the array has lost it since, and an audit says so
+	}
+	return err
+}
+
+// record makes a PersistentVolume record its new volume.
+func (r *Swapper) record(ctx context.Context, s *side) error {
+	if s.isSwitched() {
+		return nil
+	}
+	swapped, err := objects.SwappedOf(s.pv)
+	if err != nil {
+		return err
+	}
+	if swapped == nil {
+		swapped = &objects.Swapped{Handle: s.pv.Spec.CSI.VolumeHandle}
+	}
+	to := s.intent.To
+	swapped.FilesystemUUIDs, swapped.NeverFormat = to.FilesystemUUIDs, to.NeverFormat
+	if s.intent.Back {
+		swapped.With = swapped.With[:max(0, len(swapped.With)-1)]
+	} else {
+		swapped.With = append(swapped.With, s.intent.With)
+	}
+	changes := map[string]any{
+		objects.AnnotationVolume: to.Volume, objects.AnnotationBackend: to.Backend,
+		objects.AnnotationEndpoint: nil, objects.AnnotationProject: nil, objects.AnnotationSwapped: swapped,
+	}
+	if len(swapped.With) == 0 && to.String() == swapped.Handle {
+		changes[objects.AnnotationSwapped] = nil // all is as it was
+	}
+	for key, value := range objects.PlaceAnnotations(to.Place) {
+		changes[key] = value
+	}
+	return r.annotate(ctx, s, changes, false)
+}
+
+// end makes both volumes available, and forgets the intents.
+func (r *Swapper) end(ctx context.Context, sides [2]*side) error {
+	for _, s := range sides {
+		volumes, err := r.Volumes(s.intent.From.Backend)
+		if err == nil {
+			err = volumes.End(ctx, s.intent.From.Volume, s.intent.With)
+		}
+		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
+			return err
+		}
+	}
+	for i, s := range sides {
+		if s.pv == nil {
+			continue
+		}
+		// It may be that of another swap by now.
+		if now, err := intentOf(s.pv); err != nil || now == nil || now.With != sides[1-i].name {
+			continue
+		}
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: nil}, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}

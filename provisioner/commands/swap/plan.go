@@ -1,0 +1,386 @@
+package swap
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
+)
+
+// planner collects all that prevents a swap, so that an operator need not find out one by
+// one.
+type planner struct {
+	*Swapper
+	*Plan
+	problems []string
+}
+
+func (p *planner) refuse(format string, arguments ...any) {
+	p.problems = append(p.problems, fmt.Sprintf(format, arguments...))
+}
+
+// Plan finds out what is to be done, and checks everything that can be checked without a
+// change. A *RefusedError lists what prevents the swap. If an earlier run has begun, the
+// plan finishes it, or takes it back and begins anew; then Refusal says what prevents that.
+func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
+	p := &planner{Swapper: r, Plan: &Plan{Request: request}}
+	if request.Claims[0] == request.Claims[1] {
+		return nil, refused("both are claim %s/%s", request.Namespace, request.Claims[0])
+	}
+	begun, err := r.begun(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	if begun != nil {
+		if begun[0].intent.Back != request.Back {
+			return nil, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[begun[0].intent.Back])
+		}
+		beyond, err := r.isBeyond(ctx, begun)
+		if err != nil {
+			return nil, err
+		}
+		if beyond {
+			p.sides, p.beyond = *begun, true
+			return p.Plan, nil
+		}
+		p.undo = begun
+	}
+	err = p.fresh(ctx)
+	if err != nil && p.undo != nil {
+		p.refusal, err = err, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.Plan, nil
+}
+
+// fresh plans a swap of which nothing was done.
+func (p *planner) fresh(ctx context.Context) error {
+	for i, name := range p.Claims {
+		var err error
+		if p.sides[i], err = p.read(ctx, p.Namespace, name); err != nil {
+			return err
+		}
+	}
+	for i, s := range p.sides {
+		other := p.sides[1-i]
+		s.intent = intent{With: other.name, Back: p.Back, From: recordOf(s.pv), To: recordOf(other.pv)}
+	}
+	if p.haveEachOthers() != p.Back {
+		p.Done = true
+		return nil
+	}
+	// PersistentVolumes that were restored from before a swap record the former volumes.
+	crossed := true
+	for _, s := range p.sides {
+		v, err := p.volume(ctx, s.intent.To)
+		if err != nil {
+			return err
+		}
+		crossed = crossed && stamps.Of(v).PV == s.name
+	}
+	if p.beyond = crossed; crossed {
+		return nil
+	}
+	return p.check(ctx)
+}
+
+// check collects all that prevents the swap.
+func (p *planner) check(ctx context.Context) error {
+	p.compare()
+	if err := p.decide(ctx); err != nil {
+		return err
+	}
+	for i, s := range p.sides {
+		if err := p.checkUse(ctx, s); err != nil {
+			return err
+		}
+		if err := p.checkVolume(ctx, s, p.sides[1-i]); err != nil {
+			return err
+		}
+	}
+	if a, b := p.sides[0].has, p.sides[1].has; a.MultiAttach != b.MultiAttach {
+		p.refuse("only one of the volumes can be attached to several nodes")
+	}
+	if len(p.problems) > 0 {
+		return &RefusedError{p.problems}
+	}
+	return nil
+}
+
+// volume reads a volume; the zero Volume means that it is gone.
+func (r *Swapper) volume(ctx context.Context, of record) (cinder.Volume, error) {
+	volumes, err := r.Volumes(of.Backend)
+	if err != nil {
+		return cinder.Volume{}, err
+	}
+	v, _, err := volumes.Volume(ctx, of.Volume)
+	return v, err
+}
+
+// read reads a claim and its PersistentVolume.
+func (r *Swapper) read(ctx context.Context, namespace, name string) (*side, error) {
+	claim, err := r.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("cannot read claim %s/%s: %w", namespace, name, err)
+	case err != nil || claim.DeletionTimestamp != nil || claim.Status.Phase != corev1.ClaimBound:
+		return nil, refused("claim %s/%s does not exist, is not Bound, or is being deleted", namespace, name)
+	}
+	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s of claim %s/%s: %w", claim.Spec.VolumeName, namespace, name, err)
+	case pv.DeletionTimestamp != nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
+		return nil, refused("PersistentVolume %s is not bound to claim %s/%s, or is being deleted", pv.Name, namespace, name)
+	case pv.Annotations[objects.AnnotationProvisionedBy] != r.ProvisionerName:
+		return nil, refused("PersistentVolume %s of claim %s was not made by %s", pv.Name, name, r.ProvisionerName)
+	case !objects.IsCSI(pv) || !objects.IsOurs(pv):
+		return nil, refused("PersistentVolume %s of claim %s is native, so it says for good which volume it is; only claims in mode csi can swap", pv.Name, name)
+	}
+	origin, err := objects.OriginOf(pv)
+	switch {
+	case err != nil:
+		return nil, refused("%s", err)
+	case origin.Cluster != r.Cluster:
+		return nil, refused("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, r.Cluster)
+	case objects.HolderOf(pv) != claim.UID:
+		return nil, refused("PersistentVolume %s is not recorded for claim %s yet; see the event Rebound or RebindDenied of the claim", pv.Name, name)
+	case objects.ClaimInName(pv.Name) == "":
+		return nil, refused("PersistentVolume %s of claim %s was imported, and its name says which volume it is", pv.Name, name)
+	}
+	return &side{name: pv.Name, claim: claim, pv: pv}, nil
+}
+
+// begun finds what an earlier run has begun with the two claims, by the intents on their
+// PersistentVolumes; nil if nothing. The claims may be gone or made anew since, and so may
+// one of the PersistentVolumes be gone.
+func (r *Swapper) begun(ctx context.Context, request Request) (*[2]*side, error) {
+	intending, err := paging.List(ctx, "PersistentVolumes", r.Client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) (found []*corev1.PersistentVolume) {
+		for i := range page.Items {
+			if pv := &page.Items[i]; pv.Annotations[AnnotationIntent] != "" && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.Namespace == request.Namespace && objects.IsCSI(pv) {
+				found = append(found, pv)
+			}
+		}
+		return found
+	})
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]*side{}
+	for _, pv := range intending {
+		i, err := intentOf(pv)
+		if err != nil {
+			return nil, refused("%s", err)
+		}
+		byName[pv.Name] = &side{name: pv.Name, pv: pv, intent: *i}
+	}
+	other := ""
+	for n, claim := range request.Claims {
+		for _, s := range byName {
+			if s.pv.Spec.ClaimRef.Name != claim {
+				continue
+			}
+			partner := byName[s.intent.With]
+			if partner == nil || partner.intent.With != s.name {
+				if partner, err = r.partner(ctx, s); err != nil {
+					return nil, err
+				}
+			}
+			if ref := partner.claimRef(); ref != nil && ref.Name != request.Claims[1-n] {
+				other = fmt.Sprintf("the volume of claim %s is being swapped with that of claim %s; finish that first", claim, ref.Name)
+				continue
+			}
+			pair := [2]*side{s, partner}
+			if n == 1 {
+				pair = [2]*side{partner, s}
+			}
+			return &pair, nil
+		}
+	}
+	if other != "" {
+		return nil, refused("%s", other)
+	}
+	return nil, nil
+}
+
+// partner is the other side of one that has an intent. The first change writes an intent,
+// and the last removes one, so it may have none.
+func (r *Swapper) partner(ctx context.Context, s *side) (*side, error) {
+	partner := &side{name: s.intent.With, intent: intent{With: s.name, Back: s.intent.Back, From: s.intent.To, To: s.intent.From}}
+	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, s.intent.With, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", s.intent.With, err)
+	case objects.IsCSI(pv):
+		partner.pv = pv
+	}
+	return partner, nil
+}
+
+// haveEachOthers reports whether the last swap of either was with the other. So a command
+// that is run again after its end does not swap them back.
+func (p *planner) haveEachOthers() bool {
+	for i, s := range p.sides {
+		swapped, err := objects.SwappedOf(s.pv)
+		if err != nil || swapped == nil || swapped.Last() != p.sides[1-i].name {
+			return false
+		}
+	}
+	return true
+}
+
+// compare refuses what a PersistentVolume cannot change.
+func (p *planner) compare() {
+	a, b := p.sides[0], p.sides[1]
+	for what, differ := range map[string]bool{
+		"volumeMode":    objects.IsBlockVolume(a.pv) != objects.IsBlockVolume(b.pv),
+		"accessModes":   !sameModes(a.pv.Spec.AccessModes, b.pv.Spec.AccessModes),
+		"csi.fsType":    a.pv.Spec.CSI.FSType != b.pv.Spec.CSI.FSType,
+		"nodeAffinity":  !reflect.DeepEqual(a.pv.Spec.NodeAffinity, b.pv.Spec.NodeAffinity),
+		"the tenant":    a.pv.Annotations[objects.AnnotationTenant] != b.pv.Annotations[objects.AnnotationTenant],
+		"csi.readOnly":  a.pv.Spec.CSI.ReadOnly != b.pv.Spec.CSI.ReadOnly,
+		"the encrypter": objects.EncryptedOf(a.pv) != "" || objects.EncryptedOf(b.pv) != "",
+	} {
+		switch {
+		case differ && what == "the encrypter":
+			p.refuse("volumes that nodes encrypt cannot be swapped: their keys are those of their claims")
+		case differ:
+			p.refuse("%s of PersistentVolumes %s and %s differ", what, a.pv.Name, b.pv.Name)
+		}
+	}
+	for _, s := range p.sides {
+		for _, finalizer := range s.claim.Finalizers {
+			if finalizer == objects.CopyFinalizer || finalizer == beingSnapshotted {
+				p.refuse("the volume of claim %s is being copied or snapshotted (finalizer %s)", s.claim.Name, finalizer)
+			}
+		}
+		for _, class := range []*string{s.pv.Spec.VolumeAttributesClassName, s.claim.Spec.VolumeAttributesClassName} {
+			if class != nil && *class != "" {
+				p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
+				break
+			}
+		}
+		if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
+			p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
+		}
+	}
+	slices.Sort(p.problems)
+}
+
+// beingSnapshotted is the finalizer of the snapshot-controller on the claim of a snapshot
+// that is being taken.
+const beingSnapshotted = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+
+func sameModes(a, b []corev1.PersistentVolumeAccessMode) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(a, b)
+}
+
+// decide asks the policy whether each claim may have a volume of the other's backend.
+func (p *planner) decide(ctx context.Context) error {
+	namespace, err := p.Client.CoreV1().Namespaces().Get(ctx, p.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", p.Namespace, err)
+	}
+	for _, s := range p.sides {
+		decision := p.Policy.DecideHolder(objects.RequestToHold(p.Namespace, s.claim.Name, namespace.Labels, s.pv), s.intent.To.Backend)
+		switch {
+		case decision.Denial != nil:
+			p.refuse("claim %s may not have volume %s: %s: %s", s.claim.Name, s.intent.To, decision.Denial.Reason, decision.Denial.Message)
+		case decision.Tenant != s.pv.Annotations[objects.AnnotationTenant]:
+			p.refuse("namespace %s is tenant %s's by now, and the volume of claim %s counts for tenant %s", p.Namespace, decision.Tenant, s.claim.Name, s.pv.Annotations[objects.AnnotationTenant])
+		}
+	}
+	return nil
+}
+
+// checkUse refuses a volume that a node has, or is about to get.
+func (p *planner) checkUse(ctx context.Context, s *side) error {
+	attachments, err := p.Nodes.Attachments(ctx, s.pv.Name)
+	if err != nil {
+		return err
+	}
+	users, err := p.Nodes.Users(ctx, nodeuse.VolumeOf(s.pv))
+	if err != nil {
+		return err
+	}
+	for _, a := range attachments {
+		users = append(users, a.Node)
+	}
+	staging, err := p.Nodes.Staging(ctx, s.pv.Spec.CSI.VolumeHandle)
+	if err != nil {
+		return err
+	}
+	users = append(users, staging...)
+	slices.Sort(users)
+	if users = slices.Compact(users); len(users) > 0 {
+		p.refuse("claim %s is in use on node %s; stop its pods first", s.claim.Name, strings.Join(users, ", "))
+	}
+	return nil
+}
+
+// checkVolume refuses a volume that is not the claim's, or not fit for the other one.
+func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
+	from := s.intent.From
+	volumes, err := p.Volumes(from.Backend)
+	if err != nil {
+		p.refuse("%s", err)
+		return nil
+	}
+	v, place, err := volumes.Volume(ctx, from.Volume)
+	if err != nil {
+		return err
+	}
+	s.has = v
+	if v.Metadata[stamps.KeySwap] == s.intent.With {
+		// This run, or an earlier one, got as far as this.
+		v.Metadata = maps.Clone(v.Metadata)
+		delete(v.Metadata, stamps.KeySwap)
+		if v.Status == cinder.StatusAttaching {
+			v.Status = cinder.StatusAvailable
+		}
+	}
+	origin, err := objects.OriginOf(s.pv)
+	if err != nil {
+		return err
+	}
+	capacity := other.pv.Spec.Capacity[corev1.ResourceStorage]
+	_, hasKey := v.Metadata[stamps.KeyEncryption]
+	switch {
+	case from.Place.IsKnown() && from.Place != place:
+		p.refuse("volume %s is recorded at %s, but the backend points to %s", from, from.Place, place)
+	case v.ID == "":
+		p.refuse("volume %s no longer exists", from)
+	case !origin.Target().Stamp.Owns(v):
+		p.refuse("volume %s is stamped %s, not for PersistentVolume %s", from, stamps.Of(v).Describe(), s.pv.Name)
+	case !stamps.IsCSI(v) || !stamps.EverAttached(v):
+		p.refuse("volume %s is not marked as recorded yet; try again in a minute", from)
+	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || len(stamps.NodeRecordsOf(v)) > 0:
+		p.refuse("volume %s is %s, has %d attachments and records those of %d nodes; stop the pods that use claim %s", from, v.Status, len(v.Attachments), len(stamps.NodeRecordsOf(v)), s.claim.Name)
+	case v.Encrypted || hasKey:
+		p.refuse("volume %s is encrypted, and its key is that of its claim", from)
+	case v.Metadata[cinder.MetadataSourceBackup] != "":
+		// Its description is a part of its stamp, for good; see stamps.Settled.
+		p.refuse("volume %s was restored from a backup, and its description names its claim; copy it first (a claim with claim %s as its dataSource), and swap the copy", from, s.claim.Name)
+	case v.SizeGiB<<30 < capacity.Value():
+		p.refuse("volume %s has %d GiB, but PersistentVolume %s of claim %s has %s", from, v.SizeGiB, other.pv.Name, other.claim.Name, capacity.String())
+	}
+	return nil
+}
