@@ -2,21 +2,21 @@ package swap
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
-	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
-// Apply swaps the volumes. If it fails before the first stamp, it takes back what it did,
-// unless a request may arrive late; then the next run does.
+// Apply swaps the volumes. If it fails before it has committed that, it takes back what it
+// did, unless a request may arrive late; then the next run does.
 func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 	switch {
 	case p.undo != nil:
-		if err := r.end(ctx, *p.undo); err != nil {
-			return fmt.Errorf("what an earlier run has begun cannot be taken back: %w", err)
+		if err := r.takeBack(ctx, *p.undo); err != nil {
+			return fmt.Errorf("what an earlier run has begun cannot be taken back; if nobody else is at it, run the command again: %w", err)
 		}
 		if p.refusal != nil {
 			return fmt.Errorf("what an earlier run has begun was taken back: %w", p.refusal)
@@ -25,7 +25,7 @@ func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 		if err != nil {
 			return err
 		}
-		p.sides, p.Done, p.beyond, p.undo = again.sides, again.Done, again.beyond, nil
+		p.sides, p.Done, p.committed, p.undo = again.sides, again.Done, again.committed, again.undo
 		return r.Apply(ctx, p)
 	case p.Done:
 		return nil
@@ -37,20 +37,36 @@ func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 	return r.end(ctx, p.sides)
 }
 
-// exchange gives each PersistentVolume the other's volume.
-func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
-	for _, s := range p.sides {
-		if s.pv == nil {
+// takeBack ends what another run has begun, and keeps that run from committing it.
+func (r *Swapper) takeBack(ctx context.Context, sides [2]*side) error {
+	for _, s := range sides {
+		if s.pv == nil || s.pv.Annotations[AnnotationIntent] == "" {
 			continue
 		}
-		// Another swap may have been made since the plan.
-		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, !p.beyond); err != nil {
-			return errors.Join(err, r.endUnlessBeyond(ctx, p))
+		s.intent.TakenBack = rand.Text()
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, true); err != nil {
+			return err
 		}
+	}
+	return r.end(ctx, sides)
+}
+
+// exchange gives each PersistentVolume the other's volume.
+func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
+	// Another swap may have been made since the plan.
+	if err := r.intend(ctx, p); err != nil {
+		return err
 	}
 	if err := r.begin(ctx, p); err != nil {
 		return err
 	}
+	for _, s := range p.sides {
+		s.intent.Committed = true
+	}
+	if err := r.intend(ctx, p); err != nil {
+		return err // It may be committed, and another run at it.
+	}
+	p.committed = true
 	for _, s := range p.sides {
 		if err := r.restamp(ctx, s); err != nil {
 			return err
@@ -64,6 +80,21 @@ func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
 	return nil
 }
 
+// intend writes the intents. Until they are committed, it does so only if nobody has changed
+// the PersistentVolumes. After a failure, nothing may be taken back but by another run, which
+// reads what is there.
+func (r *Swapper) intend(ctx context.Context, p *Plan) error {
+	for _, s := range p.sides {
+		if s.pv == nil {
+			continue
+		}
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, !p.committed); err != nil {
+			return fmt.Errorf("%w; run the command again", err)
+		}
+	}
+	return nil
+}
+
 // begin reserves both volumes. What the plan has seen may be old by then, so it looks once
 // more.
 func (r *Swapper) begin(ctx context.Context, p *Plan) error {
@@ -72,49 +103,34 @@ func (r *Swapper) begin(ctx context.Context, p *Plan) error {
 		if err == nil {
 			err = volumes.Begin(ctx, s.intent.From.Volume, s.intent.With)
 		}
-		if p.beyond && cinder.IsKind(err, cinder.KindNotFound) {
+		if p.committed && cinder.IsKind(err, cinder.KindNotFound) {
 			err = nil // the array has lost it since
 		}
 		if failed, ok := errors.AsType[*cinder.Error](err); ok && failed.EffectUnknown {
 			return fmt.Errorf("%w; run the command again in a minute, so that nothing of this one can arrive any more", err)
 		}
 		if err != nil {
-			return errors.Join(err, r.endUnlessBeyond(ctx, p))
+			return errors.Join(err, r.endUnlessCommitted(ctx, p))
 		}
 	}
-	if p.beyond {
+	if p.committed {
 		return nil
 	}
 	if err := r.stillFree(ctx, p); err != nil {
-		return errors.Join(err, r.endUnlessBeyond(ctx, p))
+		return errors.Join(err, r.endUnlessCommitted(ctx, p))
 	}
 	return nil
 }
 
-// endUnlessBeyond takes back what was begun, as long as no stamp was written.
-func (r *Swapper) endUnlessBeyond(ctx context.Context, p *Plan) error {
-	if p.beyond {
+// endUnlessCommitted takes back what was begun.
+func (r *Swapper) endUnlessCommitted(ctx context.Context, p *Plan) error {
+	if p.committed {
 		return nil
 	}
 	if err := r.end(ctx, p.sides); err != nil {
 		return fmt.Errorf("what was begun cannot be taken back, so run the command again: %w", err)
 	}
 	return nil
-}
-
-// isBeyond reports whether a volume has the stamp of its new PersistentVolume, or a record
-// is switched.
-func (r *Swapper) isBeyond(ctx context.Context, sides *[2]*side) (bool, error) {
-	for _, s := range sides {
-		v, err := r.volume(ctx, s.intent.To)
-		if err != nil {
-			return false, err
-		}
-		if stamps.Of(v).PV == s.name || s.pv != nil && s.isSwitched() {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // stillFree checks everything once more.

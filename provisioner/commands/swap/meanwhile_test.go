@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -405,5 +406,56 @@ func TestASwapOfWhichOneVolumeIsLostEnds(t *testing.T) {
 	}
 	if v := f.volumes[1]; v.Metadata[stamps.KeySwap] != "" || v.Status != cinder.StatusAvailable {
 		t.Errorf("volume-2 is still %s and marked; error %v", v.Status, err)
+	}
+}
+
+// TestTwoRunsOfOneSwap: the second takes back what the first has begun, while that one still
+// runs. The first cannot commit it any more: whoever writes an intent requires that the object
+// is as it was read, and taking back changes it.
+func TestTwoRunsOfOneSwap(t *testing.T) {
+	f := newFixture()
+	for _, pv := range f.pvs {
+		pv.ResourceVersion = "7"
+	}
+	r := f.swapper(t)
+	first, err := r.Plan(t.Context(), request)
+	if err == nil {
+		err = r.intend(t.Context(), first)
+	}
+	if err == nil {
+		err = r.begin(t.Context(), first)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.client.ClearActions()
+	second, err := r.Plan(t.Context(), request)
+	if err == nil {
+		err = r.takeBack(t.Context(), *second.undo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var patches []string
+	for _, action := range f.client.Actions() {
+		if patch, ok := action.(clienttesting.PatchAction); ok {
+			patches = append(patches, string(patch.GetPatch()))
+		}
+	}
+	if len(patches) != 4 || patches[0] == patches[1] {
+		t.Fatalf("the second run has made the patches %q", patches)
+	}
+	for _, patch := range patches[:2] {
+		if !strings.Contains(patch, `takenBack`) || !strings.Contains(patch, `"resourceVersion":"7"`) {
+			t.Errorf("patch %s", patch)
+		}
+	}
+	if got := f.has(t); got != before {
+		t.Errorf("the claims have %s", got)
+	}
+	f.client.ClearActions()
+	first.sides[0].intent.Committed = true
+	if err := r.intend(t.Context(), first); err != nil || !strings.Contains(string(f.client.Actions()[0].(clienttesting.PatchAction).GetPatch()), `"resourceVersion":"7"`) {
+		t.Errorf("the first run commits with %v, %v", f.client.Actions(), err)
 	}
 }

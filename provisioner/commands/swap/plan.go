@@ -47,12 +47,8 @@ func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		if begun[0].intent.Back != request.Back {
 			return nil, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[begun[0].intent.Back])
 		}
-		beyond, err := r.isBeyond(ctx, begun)
-		if err != nil {
-			return nil, err
-		}
-		if beyond {
-			p.sides, p.beyond = *begun, true
+		if isCommitted(begun) {
+			p.sides, p.committed = *begun, true
 			return p.Plan, nil
 		}
 		p.undo = begun
@@ -92,7 +88,7 @@ func (p *planner) fresh(ctx context.Context) error {
 		}
 		crossed = crossed && stamps.Of(v).PV == s.name
 	}
-	if p.beyond = crossed; crossed {
+	if p.committed = crossed; crossed {
 		return nil
 	}
 	return p.check(ctx)
@@ -215,6 +211,17 @@ func (r *Swapper) begun(ctx context.Context, request Request) (*[2]*side, error)
 		return nil, refused("%s", other)
 	}
 	return nil, nil
+}
+
+// isCommitted reports whether every intent is committed. While they are written and removed,
+// one of the PersistentVolumes has none.
+func isCommitted(sides *[2]*side) bool {
+	for _, s := range sides {
+		if s.pv != nil && s.pv.Annotations[AnnotationIntent] != "" && !s.intent.Committed {
+			return false
+		}
+	}
+	return true
 }
 
 // partner is the other side of one that has an intent. The first change writes an intent,

@@ -7,8 +7,9 @@
 // so the leader, whatever its caches show, leaves it alone. And the stamps change before
 // the records, so a volume is never served to a claim that its stamp does not name.
 //
-// Before the first change, each PersistentVolume gets the whole intent. A swap that ended
-// anywhere continues when it is run again, and after the first stamp it only goes forward.
+// Before the first change, each PersistentVolume gets the whole intent. Once both volumes are
+// reserved, the intents are committed, and from then on a swap only goes forward, whoever
+// runs it. One that ended before is taken back by the next run.
 package swap
 
 import (
@@ -75,9 +76,9 @@ type Plan struct {
 	// Done means that nothing is left to do.
 	Done  bool
 	sides [2]*side
-	// beyond means that an earlier run has written a stamp, so it can only be finished.
-	beyond bool
-	// undo is what an earlier run has begun before that; nil if nothing.
+	// committed means that an earlier run has committed it, so it can only be finished.
+	committed bool
+	// undo is what an earlier run has begun but not committed; nil if nothing.
 	undo    *[2]*side
 	refusal error
 }
@@ -105,9 +106,14 @@ type intent struct {
 	// With is the name of the other PersistentVolume.
 	With string `json:"with"`
 	// Back means that the two had swapped their volumes before.
-	Back bool   `json:"back,omitempty"`
-	From record `json:"from"`
-	To   record `json:"to"`
+	Back bool `json:"back,omitempty"`
+	// Committed means that both volumes are reserved, so the swap only goes forward.
+	Committed bool `json:"committed,omitempty"`
+	// TakenBack is set, to a value of its own, by a run that takes back what another has
+	// begun. That one, if it still runs, cannot commit any more.
+	TakenBack string `json:"takenBack,omitempty"`
+	From      record `json:"from"`
+	To        record `json:"to"`
 }
 
 // record is what a PersistentVolume records about its volume.
