@@ -65,7 +65,8 @@ func TestSwapVolumes(t *testing.T) {
 			return "", nil
 		}))
 	}
-	first, second := has(claims[0], "lab", a), has(claims[1], "gold", b)
+	first := has(claims[0], "lab", a)
+	has(claims[1], "gold", b)
 	swap := func(wantCode int, want string, flags ...string) {
 		t.Helper()
 		code, output := w.volumeCommand("swap", append([]string{"swap-b/data", "--with", "yesterday"}, flags...)...)
@@ -83,13 +84,14 @@ func TestSwapVolumes(t *testing.T) {
 	has(claims[0], "lab", a)
 
 	swap(0, "volume gold/"+b.ID, "--apply")
-	first, second = has(claims[0], "gold", b), has(claims[1], "lab", a)
+	has(claims[0], "gold", b)
+	has(claims[1], "lab", a)
 	swap(0, "have each other's volumes already; nothing to do", "--apply")
 	swap(0, "volume lab/"+a.ID, "--apply", "--back")
 	has(claims[0], "lab", a)
 	swap(0, "do not have each other's volumes; nothing to do", "--apply", "--back")
 	swap(0, "volume gold/"+b.ID, "--apply")
-	first, second = has(claims[0], "gold", b), has(claims[1], "lab", a)
+	first, second := has(claims[0], "gold", b), has(claims[1], "lab", a)
 	if code, answer := w.audit(); code != 0 {
 		t.Errorf("the audit finds %+v", answer.Findings)
 	}
