@@ -29,9 +29,9 @@ func TestSwapVolumes(t *testing.T) {
         backends: [gold, lab]
 `)
 	w.policy = w.change("clusterID: cluster-swap\n", "clusterID: cluster-swap\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
+	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
 	s := w.startWithSidecar()
 	c := csiCluster{name: w.name, cluster: "cluster-swap", sim: w.sim}
-	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
 	w.must(c.register(w.ctx, 2))
 	t.Cleanup(func() {
 		for n := range 2 {
