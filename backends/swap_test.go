@@ -34,7 +34,7 @@ func TestBeginTakesNoAttachmentForItsReservation(t *testing.T) {
 	success(t, swaps.End(t.Context(), id, "pvc-uid-2"))
 	for _, change := range memory.changes() {
 		if change == "volume.os-unreserve "+id {
-			t.Error("the state of the node's attachment was cancelled")
+			t.Error("the state of the node's attachment was canceled")
 		}
 	}
 }
