@@ -63,8 +63,9 @@ func (s Swaps) Begin(ctx context.Context, id, with string) error {
 		return err
 	}
 	reserved, err := s.isReserved(ctx, v)
-	if err == nil && !reserved {
-		err = errors.Join(at.failure(cinder.KindConflict, "volume %s was attached while it was reserved", id), s.unreserve(ctx, id))
+	// Another run may have taken the mark back meanwhile.
+	if err == nil && (!reserved || v.Metadata[stamps.KeySwap] != with) {
+		err = errors.Join(at.failure(cinder.KindConflict, "volume %s was attached, or its swap taken back, while it was reserved", id), s.unreserve(ctx, id))
 	}
 	return err
 }
@@ -111,7 +112,7 @@ func (s Swaps) Restamp(ctx context.Context, id string, stamp stamps.Volume, pvUI
 	switch {
 	case err != nil:
 		return err
-	case !stamps.IsBeingSwapped(v) || !reserved:
+	case v.Metadata[stamps.KeySwap] != stamp.PV || !reserved:
 		return at.failure(cinder.KindConflict, "volume %s is no longer reserved for its swap: it is %s and has %d attachments", id, v.Status, len(v.Attachments))
 	case maps.Equal(v.Metadata, merged(v.Metadata, metadata)):
 		return nil

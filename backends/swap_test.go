@@ -138,3 +138,27 @@ func TestAVolumeRestoredFromABackupIsNotSwapped(t *testing.T) {
 		time.Sleep(time.Minute) // until nothing is watched anymore
 	})
 }
+
+// TestAReservationAfterItsMarkWasTakenBackEnds: between a run's mark and its reservation,
+// another run takes back what the first has begun. The first cannot commit, and ends what it
+// did.
+func TestAReservationAfterItsMarkWasTakenBackEnds(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	first, second, done := Swaps{memory.term(t)}, Swaps{memory.term(t)}, false
+	memory.before = func(operation string) {
+		if operation != "volume.os-reserve" || done {
+			return
+		}
+		done = true
+		success(t, second.End(t.Context(), id, "pvc-uid-2"))
+	}
+	err := first.Begin(t.Context(), id, "pvc-uid-2")
+	if !done {
+		t.Fatal("the case is wrong")
+	}
+	success(t, first.End(t.Context(), id, "pvc-uid-2"))
+	if v := memory.volumes[id]; v.Status != cinder.StatusAvailable {
+		t.Errorf("the volume is %s for good, marked for swap %q; Begin says %v", v.Status, v.Metadata[stamps.KeySwap], err)
+	}
+}

@@ -86,7 +86,7 @@ func TestSwapVolumes(t *testing.T) {
 	swap(0, "volume gold/"+b.ID, "--apply")
 	has(claims[0], "gold", b)
 	has(claims[1], "lab", a)
-	swap(0, "have each other's volumes already; nothing to do", "--apply")
+	swap(0, "have each other's volumes; nothing to do", "--apply")
 	swap(0, "volume lab/"+a.ID, "--apply", "--back")
 	has(claims[0], "lab", a)
 	swap(0, "do not have each other's volumes; nothing to do", "--apply", "--back")

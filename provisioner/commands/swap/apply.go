@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -14,19 +15,8 @@ import (
 // did, unless a request may arrive late; then the next run does.
 func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 	switch {
-	case p.undo != nil:
-		if err := r.takeBack(ctx, *p.undo); err != nil {
-			return fmt.Errorf("what an earlier run has begun cannot be taken back; if nobody else is at it, run the command again: %w", err)
-		}
-		if p.refusal != nil {
-			return fmt.Errorf("what an earlier run has begun was taken back: %w", p.refusal)
-		}
-		again, err := r.Plan(ctx, p.Request)
-		if err != nil {
-			return err
-		}
-		p.sides, p.Done, p.committed, p.undo = again.sides, again.Done, again.committed, again.undo
-		return r.Apply(ctx, p)
+	case p.earlier != nil:
+		return r.applyAfter(ctx, p)
 	case p.Done:
 		return nil
 	case !p.sides[0].isSwitched() || !p.sides[1].isSwitched():
@@ -37,14 +27,32 @@ func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 	return r.end(ctx, p.sides)
 }
 
+// applyAfter ends what an earlier run has begun. That may be what was asked for, or the claims
+// may have been made anew since, so it plans once more.
+func (r *Swapper) applyAfter(ctx context.Context, p *Plan) error {
+	if p.finishes {
+		if err := r.Apply(ctx, &Plan{Request: p.Request, sides: *p.earlier, committed: true}); err != nil {
+			return err
+		}
+	} else if err := r.takeBack(ctx, *p.earlier); err != nil {
+		return fmt.Errorf("what an earlier run has begun cannot be taken back; if nobody else is at it, run the command again: %w", err)
+	}
+	again, err := r.Plan(ctx, p.Request)
+	if err != nil {
+		return fmt.Errorf("what an earlier run has begun was %s, but: %w", p.outcome(), err)
+	}
+	p.sides, p.Done = again.sides, again.Done
+	return r.Apply(ctx, again)
+}
+
 // takeBack ends what another run has begun, and keeps that run from committing it.
 func (r *Swapper) takeBack(ctx context.Context, sides [2]*side) error {
-	for _, s := range sides {
+	for _, s := range inOrder(sides) {
 		if s.pv == nil || s.pv.Annotations[AnnotationIntent] == "" {
 			continue
 		}
 		s.intent.TakenBack = rand.Text()
-		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, true); err != nil {
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}); err != nil {
 			return err
 		}
 	}
@@ -80,15 +88,14 @@ func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// intend writes the intents. Until they are committed, it does so only if nobody has changed
-// the PersistentVolumes. After a failure, nothing may be taken back but by another run, which
-// reads what is there.
+// intend writes the intents, that which decides first. After a failure, nothing may be taken
+// back but by another run, which reads what is there.
 func (r *Swapper) intend(ctx context.Context, p *Plan) error {
-	for _, s := range p.sides {
+	for _, s := range inOrder(p.sides) {
 		if s.pv == nil {
 			continue
 		}
-		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}, !p.committed); err != nil {
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}); err != nil {
 			return fmt.Errorf("%w; run the command again", err)
 		}
 	}
@@ -195,7 +202,7 @@ func (r *Swapper) record(ctx context.Context, s *side) error {
 	for key, value := range objects.PlaceAnnotations(to.Place) {
 		changes[key] = value
 	}
-	return r.annotate(ctx, s, changes, false)
+	return r.annotate(ctx, s, changes)
 }
 
 // end makes both volumes available, and forgets the intents.
@@ -209,15 +216,16 @@ func (r *Swapper) end(ctx context.Context, sides [2]*side) error {
 			return err
 		}
 	}
-	for i, s := range sides {
+	// The intent that decides goes last.
+	for _, s := range slices.Backward(inOrder(sides)) {
 		if s.pv == nil {
 			continue
 		}
 		// It may be that of another swap by now.
-		if now, err := intentOf(s.pv); err != nil || now == nil || now.With != sides[1-i].name {
+		if now, err := intentOf(s.pv); err != nil || now == nil || now.With != s.intent.With {
 			continue
 		}
-		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: nil}, false); err != nil {
+		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: nil}); err != nil {
 			return err
 		}
 	}

@@ -221,7 +221,7 @@ func TestAnIntentAloneDoesNotBlockAClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.annotate(t.Context(), plan.sides[0], map[string]any{AnnotationIntent: plan.sides[0].intent}, false); err != nil {
+	if err := r.annotate(t.Context(), plan.sides[0], map[string]any{AnnotationIntent: plan.sides[0].intent}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.run(t, Request{Namespace: "team-a", Claims: [2]string{"old", "third"}}); err != nil {
@@ -361,7 +361,7 @@ func TestTwoSwapsThatAreKilledCanBeEnded(t *testing.T) {
 	f.killed(t, 2)
 	f.volumes[0].Metadata[stamps.KeySwap], f.volumes[0].Status = f.pvs[1].Name, cinder.StatusAttaching // its End did not work either
 	for _, s := range late.sides {
-		if err := r.annotate(t.Context(), s, map[string]any{AnnotationIntent: s.intent}, false); err != nil {
+		if err := r.annotate(t.Context(), s, map[string]any{AnnotationIntent: s.intent}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -431,7 +431,7 @@ func TestTwoRunsOfOneSwap(t *testing.T) {
 	f.client.ClearActions()
 	second, err := r.Plan(t.Context(), request)
 	if err == nil {
-		err = r.takeBack(t.Context(), *second.undo)
+		err = r.takeBack(t.Context(), *second.earlier)
 	}
 	if err != nil {
 		t.Fatal(err)

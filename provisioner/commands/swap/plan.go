@@ -32,8 +32,8 @@ func (p *planner) refuse(format string, arguments ...any) {
 }
 
 // Plan finds out what is to be done, and checks everything that can be checked without a
-// change. A *RefusedError lists what prevents the swap. If an earlier run has begun, the
-// plan finishes it, or takes it back and begins anew; then Refusal says what prevents that.
+// change. A *RefusedError lists what prevents the swap. If an earlier run has begun one, the
+// plan finishes that, or takes it back, and then plans anew; Refusal says what prevents that.
 func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 	p := &planner{Swapper: r, Plan: &Plan{Request: request}}
 	if request.Claims[0] == request.Claims[1] {
@@ -47,14 +47,12 @@ func (r *Swapper) Plan(ctx context.Context, request Request) (*Plan, error) {
 		if begun[0].intent.Back != request.Back {
 			return nil, refused("the claims are being swapped %s; run that command to its end first", map[bool]string{false: "without --back", true: "with --back"}[begun[0].intent.Back])
 		}
-		if isCommitted(begun) {
-			p.sides, p.committed = *begun, true
-			return p.Plan, nil
+		if p.earlier, p.finishes = begun, isCommitted(begun); p.finishes {
+			return p.Plan, nil // until it is finished, nobody can tell what the claims have
 		}
-		p.undo = begun
 	}
 	err = p.fresh(ctx)
-	if err != nil && p.undo != nil {
+	if err != nil && p.earlier != nil {
 		p.refusal, err = err, nil
 	}
 	if err != nil {
@@ -213,19 +211,20 @@ func (r *Swapper) begun(ctx context.Context, request Request) (*[2]*side, error)
 	return nil, nil
 }
 
-// isCommitted reports whether every intent is committed. While they are written and removed,
-// one of the PersistentVolumes has none.
+// isCommitted reports whether the intent that decides is committed. If its PersistentVolume
+// is gone, the other one's decides.
 func isCommitted(sides *[2]*side) bool {
-	for _, s := range sides {
-		if s.pv != nil && s.pv.Annotations[AnnotationIntent] != "" && !s.intent.Committed {
-			return false
+	for _, s := range inOrder(*sides) {
+		if s.pv != nil && s.pv.Annotations[AnnotationIntent] != "" {
+			return s.intent.Committed
 		}
 	}
-	return true
+	return false
 }
 
-// partner is the other side of one that has an intent. The first change writes an intent,
-// and the last removes one, so it may have none.
+// partner is the other side of one that has an intent. It may have none, as the first change
+// writes one intent, and the last removes one. If it has another volume by then, it has had
+// its part of this swap, and only the end is left.
 func (r *Swapper) partner(ctx context.Context, s *side) (*side, error) {
 	partner := &side{name: s.intent.With, intent: intent{With: s.name, Back: s.intent.Back, From: s.intent.To, To: s.intent.From}}
 	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, s.intent.With, metav1.GetOptions{})
@@ -233,7 +232,7 @@ func (r *Swapper) partner(ctx context.Context, s *side) (*side, error) {
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", s.intent.With, err)
-	case objects.IsCSI(pv):
+	case objects.IsCSI(pv) && (recordOf(pv).is(partner.intent.From) || recordOf(pv).is(partner.intent.To)):
 		partner.pv = pv
 	}
 	return partner, nil
@@ -343,6 +342,10 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	return nil
 }
 
+// mostUUIDs is how many UUIDs of filesystems a publish context can hold beside the paths. They
+// take 2.5 KiB of its 4; each restore or clone of a volume adds one.
+const mostUUIDs = 64
+
 // checkVolume refuses a volume that is not the claim's, or not fit for the other one.
 func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 	from := s.intent.From
@@ -386,6 +389,8 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 	case v.Metadata[cinder.MetadataSourceBackup] != "":
 		// Its description is a part of its stamp, for good; see stamps.Settled.
 		p.refuse("volume %s was restored from a backup, and its description names its claim; copy it first (a claim with claim %s as its dataSource), and swap the copy", from, s.claim.Name)
+	case len(from.FilesystemUUIDs) > mostUUIDs:
+		p.refuse("volume %s descends from %d filesystems, and nodes can be told of %d; copy its files to a new volume, and swap that", from, len(from.FilesystemUUIDs), mostUUIDs)
 	case v.SizeGiB<<30 < capacity.Value():
 		p.refuse("volume %s has %d GiB, but PersistentVolume %s of claim %s has %s", from, v.SizeGiB, other.pv.Name, other.claim.Name, capacity.String())
 	}

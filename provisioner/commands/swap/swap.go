@@ -9,13 +9,16 @@
 //
 // Before the first change, each PersistentVolume gets the whole intent. Once both volumes are
 // reserved, the intents are committed, and from then on a swap only goes forward, whoever
-// runs it. One that ended before is taken back by the next run.
+// runs it. One that ended before is taken back by the next run. Of two runs, one commits or
+// the other takes back, never both: the intent of the PersistentVolume whose name sorts first
+// decides, and every change of a PersistentVolume requires that nobody else has changed it.
 package swap
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,11 +79,13 @@ type Plan struct {
 	// Done means that nothing is left to do.
 	Done  bool
 	sides [2]*side
-	// committed means that an earlier run has committed it, so it can only be finished.
+	// committed means that the swap can only be finished.
 	committed bool
-	// undo is what an earlier run has begun but not committed; nil if nothing.
-	undo    *[2]*side
-	refusal error
+	// earlier is what an earlier run has begun, with at least one of the claims; nil if
+	// nothing. It is finished if it was committed, and taken back otherwise.
+	earlier  *[2]*side
+	finishes bool
+	refusal  error
 }
 
 // Refusal is what prevents a swap of which an earlier run must be taken back; nil if
@@ -172,9 +177,9 @@ func (r *Swapper) stamp(s *side) stamps.Volume {
 	}
 }
 
-// annotate changes annotations of a PersistentVolume in one request, perhaps only if the
-// object is as it was read. What is no text becomes JSON, and nil removes an annotation.
-func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any, onlyIfUnchanged bool) error {
+// annotate changes annotations of a PersistentVolume in one request, if the object is as it
+// was read. What is no text becomes JSON, and nil removes an annotation.
+func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any) error {
 	for key, value := range changes {
 		if _, isText := value.(string); isText || value == nil {
 			continue
@@ -185,10 +190,7 @@ func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any,
 		}
 		changes[key] = string(text)
 	}
-	metadata := map[string]any{"uid": s.pv.UID, "annotations": changes}
-	if onlyIfUnchanged {
-		metadata["resourceVersion"] = s.pv.ResourceVersion
-	}
+	metadata := map[string]any{"uid": s.pv.UID, "resourceVersion": s.pv.ResourceVersion, "annotations": changes}
 	if backend, changed := changes[objects.AnnotationBackend]; changed {
 		metadata["labels"] = map[string]any{objects.AnnotationBackend: backend}
 	}
@@ -204,20 +206,36 @@ func (r *Swapper) annotate(ctx context.Context, s *side, changes map[string]any,
 	return nil
 }
 
+// inOrder returns the sides by the names of their PersistentVolumes. The intent of the first
+// decides whether a swap is committed; it is written first and removed last.
+func inOrder(sides [2]*side) []*side {
+	return slices.SortedFunc(slices.Values(sides[:]), func(a, b *side) int { return strings.Compare(a.name, b.name) })
+}
+
+// outcome says what becomes of a swap that an earlier run has begun.
+func (p *Plan) outcome() string {
+	if p.finishes {
+		return "finished"
+	}
+	return "taken back"
+}
+
 // Describe says what each claim has, or will have.
 func (p *Plan) Describe() []string {
-	if p.Done && p.Back {
-		return []string{fmt.Sprintf("claims %s and %s do not have each other's volumes; nothing to do", p.Claims[0], p.Claims[1])}
-	}
-	if p.Done {
-		return []string{fmt.Sprintf("claims %s and %s have each other's volumes already; nothing to do (--back swaps them back)", p.Claims[0], p.Claims[1])}
-	}
 	var lines []string
-	if p.undo != nil {
-		lines = append(lines, "what an earlier run has begun is taken back first")
+	if p.earlier != nil {
+		lines = append(lines, fmt.Sprintf("what an earlier run has begun with PersistentVolumes %s and %s is %s first", p.earlier[0].name, p.earlier[1].name, p.outcome()))
 	}
-	for i, s := range p.sides {
-		lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.name, s.intent.To, s.intent.From))
+	switch {
+	case p.sides[0] == nil: // known when that is finished
+	case p.Done && p.Back:
+		lines = append(lines, fmt.Sprintf("claims %s and %s do not have each other's volumes; nothing to do", p.Claims[0], p.Claims[1]))
+	case p.Done:
+		lines = append(lines, fmt.Sprintf("claims %s and %s have each other's volumes; nothing to do (--back swaps them back)", p.Claims[0], p.Claims[1]))
+	default:
+		for i, s := range p.sides {
+			lines = append(lines, fmt.Sprintf("claim %s/%s (PersistentVolume %s): volume %s instead of %s", p.Namespace, p.Claims[i], s.name, s.intent.To, s.intent.From))
+		}
 	}
 	return lines
 }
