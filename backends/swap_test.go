@@ -162,3 +162,16 @@ func TestAReservationAfterItsMarkWasTakenBackEnds(t *testing.T) {
 		t.Errorf("the volume is %s for good, marked for swap %q; Begin says %v", v.Status, v.Metadata[stamps.KeySwap], err)
 	}
 }
+
+// TestAVolumeInAnotherSwapIsNotRestamped: a late run of a swap comes to a volume that is being
+// swapped with that of a third PersistentVolume.
+func TestAVolumeInAnotherSwapIsNotRestamped(t *testing.T) {
+	memory := newMemoryCinder()
+	id := memory.add(forNodes())
+	swaps := Swaps{memory.term(t)}
+	success(t, swaps.Begin(t.Context(), id, "pvc-uid-3"))
+	if err := swaps.Restamp(t.Context(), id, claimStamp(2), "pv-2"); err == nil {
+		t.Errorf("the volume is now that of %s, and pvc-uid-3 gets it", memory.volumes[id].Metadata[stamps.KeyPV])
+	}
+	success(t, swaps.Restamp(t.Context(), id, claimStamp(3), "pv-3"))
+}
