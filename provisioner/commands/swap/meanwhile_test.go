@@ -90,27 +90,7 @@ func TestTwoSwapsAtOnceLeaveEachVolumeToOneClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = r.Apply(t.Context(), late)
-	recordedBy := map[string]string{}
-	pvs, listErr := f.client.CoreV1().PersistentVolumes().List(t.Context(), metav1.ListOptions{})
-	if listErr != nil {
-		t.Fatal(listErr)
-	}
-	for i := range pvs.Items {
-		pv := &pvs.Items[i]
-		id := pv.Annotations[objects.AnnotationVolume]
-		if other := recordedBy[id]; other != "" {
-			t.Errorf("PersistentVolumes of claims %s and %s both record %s", other, pv.Spec.ClaimRef.Name, id)
-		}
-		recordedBy[id] = pv.Spec.ClaimRef.Name
-		if stamp := stamps.Of(*f.fakeVolumes.volumes[id]); stamp.PV != pv.Name {
-			t.Errorf("claim %s records %s, which is stamped for PersistentVolume %s", pv.Spec.ClaimRef.Name, id, stamp.PV)
-		}
-	}
-	for id := range f.fakeVolumes.volumes {
-		if recordedBy[id] == "" {
-			t.Errorf("no PersistentVolume records %s", id)
-		}
-	}
+	f.eachToOne(t)
 }
 
 // TestASwapThatWasKilledBeforeAStampCanBeEnded: nothing has been given away yet, and meanwhile
@@ -153,31 +133,6 @@ func TestASwapThatWasKilledBeforeAStampCanBeEnded(t *testing.T) {
 				t.Errorf("after the command, also with --back: %s\nerrors: %q", left, errs)
 			}
 		})
-	}
-}
-
-// TestASwapWhoseClaimWasMadeAnewEnds: after a kill between stamps and records, the claim is
-// deleted, and a StatefulSet makes it anew. Its name now leads to another PersistentVolume.
-func TestASwapWhoseClaimWasMadeAnewEnds(t *testing.T) {
-	f := newFixture()
-	f.killed(t, 4)
-	f.third()
-	claims := f.client.CoreV1().PersistentVolumeClaims("team-a")
-	if err := claims.Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	// The new claim "old" is bound to a PersistentVolume of its own.
-	pv, claim := f.more[0].(*corev1.PersistentVolume), f.more[1].(*corev1.PersistentVolumeClaim)
-	claim.Name, pv.Spec.ClaimRef.Name = "old", "old"
-	if _, err := claims.Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	err := f.run(t, request)
-	if left := f.left(t); left != "" {
-		t.Errorf("%s\nerror: %v", left, err)
 	}
 }
 

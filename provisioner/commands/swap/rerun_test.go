@@ -136,10 +136,10 @@ func TestAnotherSwapIsNotTakenForTheOneAskedFor(t *testing.T) {
 	}
 }
 
-// TestAClaimMadeAnewIsNotSwappedInName: a swap died after its commitment, and its second
-// claim was deleted (its PersistentVolume is kept) and made anew. The command ends the swap of
-// the former claim, and must not say that it has swapped the new one.
-func TestAClaimMadeAnewIsNotSwappedInName(t *testing.T) {
+// TestASwapWhoseClaimWasMadeAnewEnds: after a kill between stamps and records, the claim is
+// deleted, its PersistentVolume is kept, and a StatefulSet makes it anew. The command ends the
+// swap of the former claim, and must not say that it has swapped the new one.
+func TestASwapWhoseClaimWasMadeAnewEnds(t *testing.T) {
 	f := newFixture()
 	f.killed(t, 4)
 	f.third()
@@ -159,6 +159,9 @@ func TestAClaimMadeAnewIsNotSwappedInName(t *testing.T) {
 	plan, err := swapper.Plan(t.Context(), request)
 	if err == nil {
 		err = swapper.Apply(t.Context(), plan)
+	}
+	if left := f.left(t); left != "" {
+		t.Errorf("%s\nerror: %v", left, err)
 	}
 	if old := f.volumeOf(t, "old"); err == nil && old == "volume-3" {
 		t.Errorf("the command succeeds, and says %q, but the claim old of now still has %s", plan.Describe(), old)
