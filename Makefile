@@ -58,7 +58,7 @@ test: ## unit and integration tests, except those of make faults and make render
 	@# The race detector allocates, too, and makes the model of removals slow.
 	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets ./provisioner/objects/removal)
 	cd test/csisanity && $(GO) test $(if $(CI),-count=1) .
-	cd test/simulate && $(GO) test ./power
+	cd test/simulate && $(GO) test -count=1 ./power
 	@# The minor is chosen once.
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  echo "testing with $$CONTROLPLANE_BINARY" && $(SUMMED) $(RACE) -count=1 -timeout 30m -parallel 8 -skip $(call tests-of,matrix outage apart) $(PROGRAM_TESTS)
