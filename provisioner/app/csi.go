@@ -270,7 +270,7 @@ func (s csiSnapshots) answers(taken []snapshot.Taken, err error) (all []controll
 // sidecars and snapshot-controller find the claim.
 func (s csiSnapshots) answer(of snapshot.Taken) controller.Snapshot {
 	return controller.Snapshot{
-		Handle: wire.Handle{Backend: of.Backend, ID: of.ID}, Volume: attach.HandleOf(s.engine, of.Backend, of.VolumeID),
+		Handle: wire.Handle{Backend: of.Backend, ID: of.ID}, Volume: attach.HandleAt(s.engine, of.Backend, of.VolumeID),
 		Bytes: of.SizeGiB << 30, Created: of.CreatedAt, NotReady: of.Status != cinder.StatusAvailable, Group: of.Group,
 	}
 }

@@ -50,7 +50,7 @@ func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, err
 			}
 			for _, v := range all {
 				if e.isOurs(v) {
-					found[i] = append(found[i], listed(e.listedAs(v, name), v, ids))
+					found[i] = append(found[i], listed(e.handleAt(name, v.ID), v, ids))
 				}
 			}
 			return nil

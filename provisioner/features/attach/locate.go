@@ -68,15 +68,19 @@ func (l locator) handleFor(v cinder.Volume, shownBy string) (handle wire.Handle,
 	return handle, err == nil && at.ID == v.ID
 }
 
-// HandleOf returns the handle of a volume by its ID at a backend. Snapshots record that.
-func HandleOf(e *Engine, backend, id string) wire.Handle {
-	for _, pv := range objects.ByVolumeID(e.pvs, id) {
+// handleAt returns the handle of a volume as a backend names it, which is the backend's own
+// unless the volume was swapped. A volume that several backends show has one at each.
+func (l locator) handleAt(backend, id string) wire.Handle {
+	for _, pv := range objects.ByVolumeID(l.pvs, id) {
 		if handle, err := wire.ParseHandle(csiHandle(pv)); err == nil && objects.IsSwapped(pv) {
 			return handle
 		}
 	}
 	return wire.Handle{Backend: backend, ID: id}
 }
+
+// HandleAt returns the handle of a volume as a backend names it. Snapshots have that.
+func HandleAt(e *Engine, backend, id string) wire.Handle { return e.handleAt(backend, id) }
 
 // Locate returns where the volume with a handle is.
 func Locate(e *Engine, volume wire.Handle) (wire.Handle, error) { return e.locate(volume) }
@@ -87,15 +91,4 @@ func csiHandle(pv *corev1.PersistentVolume) string {
 		return ""
 	}
 	return pv.Spec.CSI.VolumeHandle
-}
-
-// listedAs returns the handle of a volume in the list of a backend. A volume that several
-// backends show is in the list of each.
-func (l locator) listedAs(v cinder.Volume, backend string) wire.Handle {
-	if pv := cachedPV(l.pvs, stamps.Of(v).PV); pv != nil && objects.IsSwapped(pv) {
-		if handle, known := l.handleFor(v, backend); known {
-			return handle
-		}
-	}
-	return wire.Handle{Backend: backend, ID: v.ID}
 }
