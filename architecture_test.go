@@ -23,7 +23,7 @@ var rooms = []struct {
 	may  []string
 	why  string
 }{
-	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/nodegrow", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
+	{"./", []string{"mappers", "policy/cli", "provisioner/app", "provisioner/commands/client", "provisioner/csi/nodecheck", "provisioner/csi/nodecopy", "provisioner/csi/nodegrow", "provisioner/csi/plugin", "provisioner/wiring/", "provisioner/worker/tracing"},
 		"main picks a command, and passes it the protocols"},
 	{"cmd/", []string{"mappers", "provisioner/commands/client", "provisioner/wiring"},
 		"the plugin alone has neither the process nor the node plugin"},

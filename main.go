@@ -20,6 +20,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/client"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecheck"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodecopy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/nodegrow"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/plugin"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -157,7 +158,7 @@ Exit codes: 0 stopped by SIGTERM or SIGINT; 1 failed; 2 wrong usage.`,
 	options.AddFlags(command.Flags())
 	command.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "log `level`: 0 is the least verbose; at 4 and above the plugin logs every call")
 	command.Flags().StringVar(&logFormat, "log-format", wiring.LogJSON, "`format` of log lines: json or text")
-	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log), nodeGuardCommand())
+	command.AddCommand(nodeCheckCommand(), nodeGrowCommand(log), nodeCopyCommand(log), nodeGuardCommand())
 	return command
 }
 
@@ -251,6 +252,37 @@ usage.`,
 			grown, err := nodegrow.Run(command.Context(), options)
 			if err == nil {
 				err = json.NewEncoder(command.OutOrStdout()).Encode(grown)
+			}
+			return policycli.Exit(policycli.ExitFailed, err)
+		},
+	}
+	options.AddFlags(command.Flags())
+	return command
+}
+
+func nodeCopyCommand(log io.Writer) *cobra.Command {
+	options := nodecopy.Options{Log: log}
+	command := &cobra.Command{
+		Use:   "copy",
+		Short: "Copy what is in one volume to another, in a pod that has both",
+		Long: `Copy what is in one volume to another, and compare the two, as volume move asks for: in a
+pod that has both, of which nobody else uses either.
+
+Two directories are copied with owners, modes, times, hard links, holes, access control
+lists and extended attributes (but those of security.selinux and trusted), two block
+devices as they are. Everything in the target is removed first, so the command may be
+repeated. The source is only read. It prints the result as JSON.
+
+Exit codes: 0 the target has what the source has; 1 it may not; 2 wrong usage.`,
+		Example: `  standalone-cinder node copy --from /from --to /to`,
+		Args:    policycli.NoArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := options.Complete(); err != nil {
+				return policycli.Exit(policycli.ExitUsage, err)
+			}
+			copied, err := nodecopy.Run(command.Context(), options)
+			if err == nil {
+				err = json.NewEncoder(command.OutOrStdout()).Encode(copied)
 			}
 			return policycli.Exit(policycli.ExitFailed, err)
 		},

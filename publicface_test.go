@@ -217,6 +217,9 @@ func writtenNames(t *testing.T) names {
 				return false
 			case *ast.BinaryExpr:
 				prefix, isName := n.X.(*ast.Ident)
+				if of, isOfAnother := n.X.(*ast.SelectorExpr); isOfAnother {
+					prefix, isName = of.Sel, true
+				}
 				if isName && (prefix.Name == "StampPrefix" || prefix.Name == "Prefix") {
 					keys["standalone-cinder.openstack.org/"+text(n.Y)] = true
 				}

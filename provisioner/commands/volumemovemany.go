@@ -14,9 +14,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -47,6 +49,37 @@ func (s moveState) String() string { return [...]string{"refused", "busy", "read
 // lookAgain is how often the command looks whether volumes in use are free.
 const lookAgain = 15 * time.Second
 
+// moves moves one volume at a time, if apply is set, and says what is to be heeded.
+type moves interface {
+	move(ctx context.Context, one *oneMove, apply bool) (why string, err error)
+	// target says where volumes go.
+	target() string
+}
+
+// typeMoves has Cinder move volumes to another type.
+type typeMoves struct {
+	retyper  *retype.Retyper
+	from, to string
+}
+
+func (m typeMoves) target() string { return fmt.Sprintf("type %q", m.to) }
+
+func (m typeMoves) move(ctx context.Context, one *oneMove, apply bool) (string, error) {
+	plan, err := m.retyper.Plan(ctx, retype.Request{Namespace: one.namespace, Claim: one.claim, Type: m.to, Migrate: true})
+	// The list may be hours old.
+	switch {
+	case err != nil:
+		return "", err
+	case plan.PersistentVolume != one.pv || plan.Volume.ID != one.volume.ID:
+		return "", fmt.Errorf("the claim has another volume by now, %s of PersistentVolume %s", plan.Volume.ID, plan.PersistentVolume)
+	case !plan.Done && m.from != "" && plan.Volume.Type != m.from:
+		return "", fmt.Errorf("the volume has the type %q by now", plan.Volume.Type)
+	case apply:
+		_, err = m.retyper.Apply(ctx, plan)
+	}
+	return strings.Join(plan.Warnings, "; "), err
+}
+
 // runMany moves the volumes of a type, a few at once. What is refused, in use or fails
 // stops no other. Run again, it continues.
 func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error {
@@ -60,8 +93,14 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return policycli.Exit(policycli.ExitUsage, err)
 	}
-	retyper, waitUntil := opened.retyper(f.ProvisionerName), time.Now().Add(f.wait)
-	f.moveSome(ctx, retyper, all, len(all), stderr)
+	var moves moves = typeMoves{opened.retyper(f.ProvisionerName), f.from, f.request.Type}
+	if f.toBackend != "" {
+		if moves, err = f.copies(ctx, opened, stderr); err != nil {
+			return policycli.Exit(policycli.ExitUsage, err)
+		}
+	}
+	waitUntil := time.Now().Add(f.wait)
+	f.moveSome(ctx, moves, all, len(all), stderr)
 	for f.apply && ctx.Err() == nil && time.Until(waitUntil) > 0 {
 		busy := slices.DeleteFunc(slices.Clone(all), func(one *oneMove) bool { return one.state != moveBusy })
 		if len(busy) == 0 {
@@ -70,17 +109,17 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 		select {
 		case <-ctx.Done():
 		case <-time.After(min(lookAgain, time.Until(waitUntil))):
-			f.moveSome(ctx, retyper, busy, len(all), stderr)
+			f.moveSome(ctx, moves, busy, len(all), stderr)
 		}
 	}
 	if err := writeMoves(stdout, all); err != nil {
 		return policycli.Exit(policycli.ExitFailed, err)
 	}
-	return f.conclude(ctx, stdout, all)
+	return f.conclude(ctx, stdout, moves, all)
 }
 
 // moveSome moves volumes, a few at once, and says what becomes of each.
-func (f *moveFlags) moveSome(ctx context.Context, retyper *retype.Retyper, some []*oneMove, of int, stderr io.Writer) {
+func (f *moveFlags) moveSome(ctx context.Context, moves moves, some []*oneMove, of int, stderr io.Writer) {
 	var speaking sync.Mutex
 	said := of - len(some)
 	var group errgroup.Group
@@ -91,7 +130,7 @@ func (f *moveFlags) moveSome(ctx context.Context, retyper *retype.Retyper, some 
 				return nil
 			}
 			began := time.Now()
-			news := f.moveOne(ctx, retyper, one)
+			news := f.moveOne(ctx, moves, one)
 			speaking.Lock()
 			defer speaking.Unlock()
 			said++
@@ -104,7 +143,7 @@ func (f *moveFlags) moveSome(ctx context.Context, retyper *retype.Retyper, some 
 	_ = group.Wait()
 }
 
-// candidates returns the volumes of claims that have the type, in the order of the claims.
+// candidates returns the volumes of claims that have the type, or are at the backend, in the order of the claims.
 func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func(why string)) ([]*oneMove, error) {
 	listed := map[string]map[string]cinder.Volume{} // by backend and ID
 	for i, lifecycle := range opened.lifecycles {
@@ -118,6 +157,11 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 		}
 		listed[opened.imports[i].Backend.Name] = ofBackend
 	}
+	// Those that keep a former volume stay where they are.
+	former, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: swap.LabelCopy})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list claims: %w", err)
+	}
 	pvs, err := paging.List(ctx, "PersistentVolumes", opened.client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) []corev1.PersistentVolume { return page.Items })
 	if err != nil {
 		return nil, err
@@ -129,7 +173,7 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 			continue
 		}
 		volume := listed[pv.Annotations[objects.AnnotationBackend]][pv.Annotations[objects.AnnotationVolume]]
-		if volume.ID == "" || volume.Type != f.from {
+		if volume.ID == "" || f.from != "" && volume.Type != f.from || f.fromBackend != "" && pv.Annotations[objects.AnnotationBackend] != f.fromBackend {
 			continue
 		}
 		if pv.Status.Phase != corev1.VolumeBound || pv.Spec.ClaimRef == nil {
@@ -139,7 +183,8 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 			continue
 		}
 		one := &oneMove{namespace: pv.Spec.ClaimRef.Namespace, claim: pv.Spec.ClaimRef.Name, pv: pv.Name, backend: pv.Annotations[objects.AnnotationBackend], volume: volume, state: moveReady}
-		if f.namespace == "" || f.namespace == one.namespace {
+		isFormer := f.toBackend != "" && slices.ContainsFunc(former.Items, func(claim corev1.PersistentVolumeClaim) bool { return claim.UID == pv.Spec.ClaimRef.UID })
+		if !isFormer && (f.namespace == "" || f.namespace == one.namespace) {
 			all = append(all, one)
 		}
 	}
@@ -151,30 +196,19 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 
 // moveOne plans a move and, with --apply, carries it out. It reports whether the state of
 // the volume is news.
-func (f *moveFlags) moveOne(ctx context.Context, retyper *retype.Retyper, one *oneMove) (news bool) {
+func (f *moveFlags) moveOne(ctx context.Context, moves moves, one *oneMove) (news bool) {
 	before := one.state
-	plan, err := retyper.Plan(ctx, retype.Request{Namespace: one.namespace, Claim: one.claim, Type: f.request.Type, Migrate: true})
-	// The list may be hours old.
+	why, err := moves.move(ctx, one, f.apply)
 	switch {
-	case err != nil:
-	case plan.PersistentVolume != one.pv || plan.Volume.ID != one.volume.ID:
-		err = fmt.Errorf("the claim has another volume by now, %s of PersistentVolume %s", plan.Volume.ID, plan.PersistentVolume)
-	case !plan.Done && plan.Volume.Type != f.from:
-		err = fmt.Errorf("the volume has the type %q by now", plan.Volume.Type)
-	}
-	if err == nil {
-		one.state, one.why = moveReady, strings.Join(plan.Warnings, "; ")
-		if f.apply {
-			if _, err = retyper.Apply(ctx, plan); err == nil {
-				one.state = moved
-			}
-		}
-	}
-	if err != nil && ctx.Err() == nil {
+	case err == nil && f.apply:
+		one.state, one.why = moved, why
+	case err == nil:
+		one.state, one.why = moveReady, why
+	case ctx.Err() != nil:
+	case isBusy(err):
+		one.state, one.why = moveBusy, err.Error()
+	default:
 		one.state, one.why = moveRefused, err.Error()
-		if isBusy(err) {
-			one.state = moveBusy
-		}
 	}
 	return one.state != before
 }
@@ -198,21 +232,21 @@ func writeMoves(w io.Writer, all []*oneMove) error {
 }
 
 // conclude sums up, and returns an error unless every volume is moved or can be.
-func (f *moveFlags) conclude(ctx context.Context, stdout io.Writer, all []*oneMove) error {
+func (f *moveFlags) conclude(ctx context.Context, stdout io.Writer, moves moves, all []*oneMove) error {
 	count, size := map[moveState]int{}, map[moveState]int64{}
 	for _, one := range all {
 		count[one.state]++
 		size[one.state] += one.volume.SizeGiB
 	}
 	if f.apply {
-		fmt.Fprintf(stdout, "%d volumes (%d GiB) of type %q were moved to %q\n", count[moved], size[moved], f.from, f.request.Type)
+		fmt.Fprintf(stdout, "%d volumes (%d GiB) were moved to %s\n", count[moved], size[moved], moves.target())
 	} else {
-		fmt.Fprintf(stdout, "nothing was changed; with --apply, the command would move %d volumes (%d GiB) of type %q to %q\n", count[moveReady], size[moveReady], f.from, f.request.Type)
+		fmt.Fprintf(stdout, "nothing was changed; with --apply, the command would move %d volumes (%d GiB) to %s\n", count[moveReady], size[moveReady], moves.target())
 	}
 	var err error
 	switch left := count[moveRefused] + count[moveBusy]; {
 	case ctx.Err() != nil:
-		err = errors.New("interrupted; Cinder goes on with the copies that it has begun; run the command again to continue")
+		err = errors.New("interrupted; run the command again to continue")
 	case left > 0:
 		err = fmt.Errorf("%d of %d volumes cannot be moved, and %d more are busy; run the command again when they are free", count[moveRefused], len(all), count[moveBusy])
 	}

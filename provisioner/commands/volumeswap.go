@@ -80,14 +80,7 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return policycli.Exit(policycli.ExitUsage, err)
 	}
-	swapper := &swap.Swapper{
-		Client: opened.client, Policy: opened.policy, ProvisionerName: f.ProvisionerName, Cluster: opened.cluster, ClusterUID: opened.clusterUID,
-		Volumes: func(name string) (swap.Volumes, error) {
-			lifecycle, err := opened.lifecycle(name)
-			return backends.Swaps{Lifecycle: lifecycle}, err
-		},
-		Nodes: nodeuse.New(nodeuse.Options{Client: opened.client}),
-	}
+	swapper := opened.swapper(f.ProvisionerName)
 	plan, err := swapper.Plan(ctx, f.request)
 	switch {
 	case err != nil:
@@ -107,4 +100,16 @@ func (f *swapFlags) run(ctx context.Context, stdout io.Writer) error {
 		fmt.Fprintln(stdout, statusreport.OneLine(line))
 	}
 	return nil
+}
+
+// swapper returns what swaps the volumes of claims.
+func (r *volumeRun) swapper(provisionerName string) *swap.Swapper {
+	return &swap.Swapper{
+		Client: r.client, Policy: r.policy, ProvisionerName: provisionerName, Cluster: r.cluster, ClusterUID: r.clusterUID,
+		Volumes: func(name string) (swap.Volumes, error) {
+			lifecycle, err := r.lifecycle(name)
+			return backends.Swaps{Lifecycle: lifecycle}, err
+		},
+		Nodes: nodeuse.New(nodeuse.Options{Client: r.client}),
+	}
 }

@@ -46,8 +46,8 @@ const (
 // claim after growing its filesystem on the node.
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 
-// AnnotationCopyOf is on a claim that kubectl cinder to-csi made: the UID of the claim that it
-// is a copy of.
+// AnnotationCopyOf is on a claim that kubectl cinder to-csi or volume move made: the UID of the
+// claim that it is a copy of.
 const AnnotationCopyOf = Prefix + "copy-of"
 
 // AnnotationVolumeName is the name that a caller of the CSI driver gave its volume. The

@@ -82,6 +82,8 @@ type siteOptions struct {
 	keystone bool
 	// retain is the reclaim policy of the StorageClass.
 	retain bool
+	// silver is a second backend, of the same Cinder, with a StorageClass of its own, NAME-silver.
+	silver bool
 	// requestTimeout is the policy's for requests to Cinder; the default is 2 s.
 	requestTimeout time.Duration
 	// apiPatience is how long a client waits, on its way to the API server, for
@@ -110,6 +112,8 @@ type node struct {
 	socket string
 	// logged is how much of the log belongs to earlier cases.
 	logged int
+	// apart has its steps counted apart from those of others.
+	apart bool
 }
 
 // exchange is a request as it went over a network.
@@ -236,6 +240,11 @@ func newSite(ctx context.Context, name string, options siteOptions) (_ *site, er
 	if err := suite.CreateNamespace(ctx, s.namespace, nil); err != nil {
 		return nil, err
 	}
+	if options.silver {
+		if err := suite.CreateClass(ctx, s.class+"-silver", s.provisioner, nil); err != nil {
+			return nil, err
+		}
+	}
 	return s, suite.CreateClass(ctx, s.class, s.provisioner, func(class *storagev1.StorageClass) {
 		if options.retain {
 			retain := corev1.PersistentVolumeReclaimRetain
@@ -282,6 +291,9 @@ func (s *site) listen(n *node, service string, p *faultproxy.Proxy) {
 		what, counts := s.signature(service, r)
 		if !counts {
 			return faultproxy.Pass
+		}
+		if n != nil && n.apart {
+			what = n.name + ": " + what
 		}
 		e := s.arrived(n, service, what, r)
 		requests.Store(r.Number, e)
@@ -468,6 +480,11 @@ tenants:
         RULE
 TENANTS
 `)
+	if s.options.silver {
+		text = strings.Replace(text, "backends: [gold]", "backends: [gold, silver]", 1)
+		text = strings.Replace(text, "        RULE\n", "        RULE\n      - {storageClasses: [NAME-silver], backends: [silver, gold], mode: csi}\n", 1)
+		text = strings.Replace(text, "tenants:", "  - {name: silver, auth: AUTH, workflow: WORKFLOW, timeouts: {request: TIMEOUT}}\ntenants:", 1)
+	}
 	backend := ""
 	if s.options.backend != "" {
 		backend = "    " + s.options.backend + "\n"

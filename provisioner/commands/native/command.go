@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/podrun"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 )
@@ -53,7 +54,7 @@ connection to the cluster.`
 
 // newCommand returns a command that does something with one claim.
 func newCommand(do func(r *runner, ctx context.Context, namespace, claim string) error) (*cobra.Command, *runner) {
-	kubeconfig, overrides, r := "", clientcmd.ConfigOverrides{}, &runner{pause: pause}
+	kubeconfig, overrides, r := "", clientcmd.ConfigOverrides{}, &runner{Runner: podrun.Runner{Pause: pause}}
 	command := &cobra.Command{
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -75,12 +76,12 @@ func newCommand(do func(r *runner, ctx context.Context, namespace, claim string)
 			config.Timeout = cmp.Or(config.Timeout, askTimeout)
 			namespace, _, err := wiring.KubectlConfig(kubeconfig, &overrides).Namespace()
 			if err == nil {
-				r.client, err = kubernetes.NewForConfig(config)
+				r.Client, err = kubernetes.NewForConfig(config)
 			}
 			if err != nil {
 				return usage("kubernetes client: %w", err)
 			}
-			r.say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
+			r.Say = func(text string) { fmt.Fprintln(c.OutOrStdout(), statusreport.OneLine(text)) }
 			err = do(r, c.Context(), namespace, args[0])
 			if errors.Is(err, errNoCluster) {
 				return usage("%w", err)
@@ -99,7 +100,7 @@ func newCommand(do func(r *runner, ctx context.Context, namespace, claim string)
 	names.ContextOverrideFlags.Namespace.LongName = ""
 	clientcmd.BindOverrideFlags(&overrides, flags, names)
 	flags.StringVarP(&overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the claim; default is that of the kubeconfig's context")
-	flags.StringVar(&r.namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow")
+	flags.StringVar(&r.Namespace, "pod-namespace", defaultPods, "`namespace` of the component node-grow")
 	flags.DurationVar(&r.timeout, "timeout", defaultTimeout, "`time` after which the command no longer waits")
 	return command, r
 }

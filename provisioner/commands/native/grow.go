@@ -33,7 +33,7 @@ func (r *runner) grow(ctx context.Context, namespace, name string) error {
 	grown, err, stays := r.grown(ctx, v)
 	if err == nil {
 		// What has grown is confirmed even if the pod stays.
-		r.say(fmt.Sprintf("grew the %s filesystem on %s (%s) of node %s to %s", grown.Filesystem, grown.Device, strings.Join(grown.Paths, ", "), v.node, v.size.String()))
+		r.Say(fmt.Sprintf("grew the %s filesystem on %s (%s) of node %s to %s", grown.Filesystem, grown.Device, strings.Join(grown.Paths, ", "), v.node, v.size.String()))
 		err = r.confirm(ctx, v)
 	}
 	return errors.Join(err, stays)
@@ -41,7 +41,7 @@ func (r *runner) grow(ctx context.Context, namespace, name string) error {
 
 // confirm records the size on the claim, and waits until the running program has seen it.
 func (r *runner) confirm(ctx context.Context, v *volume) error {
-	claims := r.client.CoreV1().PersistentVolumeClaims(v.claim.Namespace)
+	claims := r.Client.CoreV1().PersistentVolumeClaims(v.claim.Namespace)
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": v.claim.UID, "annotations": map[string]string{objects.AnnotationFilesystemGrown: v.size.String()},
 	}})
@@ -60,11 +60,11 @@ func (r *runner) confirm(ctx context.Context, v *volume) error {
 			return errors.New("the filesystem has grown, but meanwhile the claim was deleted, or replaced by another")
 		case err == nil:
 			if has := storage(claim.Status.Capacity); has.Cmp(v.size) >= 0 {
-				r.say(fmt.Sprintf("claim %s/%s has %s", claim.Namespace, claim.Name, has.String()))
+				r.Say(fmt.Sprintf("claim %s/%s has %s", claim.Namespace, claim.Name, has.String()))
 				return nil
 			}
 		}
-		if stopped := r.wait(ctx); stopped != nil {
+		if stopped := r.Wait(ctx); stopped != nil {
 			return fmt.Errorf("the filesystem has grown, and the claim records it, but its status does not show %s yet; see kubectl cinder why %s -n %s: %w", v.size.String(), v.claim.Name, v.claim.Namespace, errors.Join(err, stopped))
 		}
 	}

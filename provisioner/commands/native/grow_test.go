@@ -23,6 +23,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/podrun"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
@@ -99,7 +100,7 @@ func (c *cluster) growWith(ctx context.Context, change func(*fake.Clientset)) er
 		c.claim.Status.Capacity = c.claim.Spec.Resources.Requests
 		return true, c.claim, c.client.Tracker().Update(action.GetResource(), c.claim, "team-a")
 	})
-	g := &runner{client: c.client, namespace: "grow", timeout: time.Minute, pause: time.Second, say: func(text string) { c.said = append(c.said, text) }}
+	g := &runner{Runner: podrun.Runner{Client: c.client, Namespace: "grow", Pause: time.Second, Say: func(text string) { c.said = append(c.said, text) }}, timeout: time.Minute}
 	return g.grow(ctx, "team-a", "data")
 }
 
@@ -260,11 +261,11 @@ func TestThePodOfAnotherCall(t *testing.T) {
 func TestAPodThatStaysIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
-		g := &runner{client: fake.NewClientset(), namespace: "grow", pause: time.Second}
-		g.client.(*fake.Clientset).PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		g := &runner{Runner: podrun.Runner{Client: fake.NewClientset(), Namespace: "grow", Pause: time.Second}}
+		g.Client.(*fake.Clientset).PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("no answer")
 		})
-		if err := g.remove(t.Context(), c.pods[0]); err == nil || !strings.Contains(err.Error(), "is not deleted; delete it once its node answers: no answer") {
+		if err := g.Remove(t.Context(), c.pods[0]); err == nil || !strings.Contains(err.Error(), "is not deleted; delete it once its node answers: no answer") {
 			t.Errorf("got %v", err)
 		}
 	})

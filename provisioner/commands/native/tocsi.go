@@ -102,7 +102,7 @@ func (r *runner) copyToCSI(ctx context.Context, namespace, name string, wanted c
 	if made, err = r.bound(ctx, made, claim); err != nil {
 		return err
 	}
-	copied, err := r.client.CoreV1().PersistentVolumes().Get(ctx, made.Spec.VolumeName, metav1.GetOptions{})
+	copied, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, made.Spec.VolumeName, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return withRights(err)
@@ -116,14 +116,14 @@ func (r *runner) copyToCSI(ctx context.Context, namespace, name string, wanted c
 	if now, _, err := r.read(ctx, namespace, name); err != nil || now.UID != claim.UID {
 		return cmp.Or(err, fmt.Errorf("it was replaced by another claim while it was copied, so nobody knows what claim %s has; delete claim %s, and run the command again", made.Name, made.Name))
 	}
-	r.say(fmt.Sprintf("claim %s/%s, made at %s, has the content, in mode csi (PersistentVolume %s). Start the workload with it, and delete claim %s once you trust it",
+	r.Say(fmt.Sprintf("claim %s/%s, made at %s, has the content, in mode csi (PersistentVolume %s). Start the workload with it, and delete claim %s once you trust it",
 		namespace, made.Name, made.CreationTimestamp.UTC().Format(time.RFC3339), copied.Name, name))
 	return nil
 }
 
 // classOf returns a StorageClass by which a copy can be Bound before a pod uses it.
 func (r *runner) classOf(ctx context.Context, wanted copyRequest) (*storagev1.StorageClass, error) {
-	class, err := r.client.StorageV1().StorageClasses().Get(ctx, wanted.class, metav1.GetOptions{})
+	class, err := r.Client.StorageV1().StorageClasses().Get(ctx, wanted.class, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return nil, err
@@ -135,7 +135,7 @@ func (r *runner) classOf(ctx context.Context, wanted copyRequest) (*storagev1.St
 
 // copyOf returns the copy that an earlier run has created; nil if there is none.
 func (r *runner) copyOf(ctx context.Context, claim *corev1.PersistentVolumeClaim, wanted copyRequest) (*corev1.PersistentVolumeClaim, error) {
-	found, err := r.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, wanted.name, metav1.GetOptions{})
+	found, err := r.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get(ctx, wanted.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -161,7 +161,7 @@ func (r *runner) makeCopy(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err != nil {
 		return nil, err
 	}
-	made, err := r.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, &corev1.PersistentVolumeClaim{
+	made, err := r.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: wanted.name, Annotations: map[string]string{objects.AnnotationCopyOf: string(claim.UID)}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &wanted.class, AccessModes: claim.Spec.AccessModes, VolumeMode: claim.Spec.VolumeMode,
@@ -172,7 +172,7 @@ func (r *runner) makeCopy(ctx context.Context, claim *corev1.PersistentVolumeCla
 	if err != nil {
 		return nil, fmt.Errorf("claim %s is not created: %w", wanted.name, err)
 	}
-	r.say(fmt.Sprintf("created claim %s/%s", claim.Namespace, made.Name))
+	r.Say(fmt.Sprintf("created claim %s/%s", claim.Namespace, made.Name))
 	return made, nil
 }
 
@@ -209,19 +209,19 @@ func (r *runner) recordUUID(ctx context.Context, claim *corev1.PersistentVolumeC
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "annotations": map[string]string{objects.AnnotationFilesystemUUIDs: id.String()}}})
 	if err == nil {
-		_, err = r.client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = r.Client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	if err != nil {
 		return "", errors.Join(fmt.Errorf("the UUID of its filesystem, %s, is not recorded on PersistentVolume %s: %w", id, pv.Name, err), stays)
 	}
-	r.say(fmt.Sprintf("recorded the UUID of the %s filesystem, %s, on PersistentVolume %s", found.Filesystem, id, pv.Name))
+	r.Say(fmt.Sprintf("recorded the UUID of the %s filesystem, %s, on PersistentVolume %s", found.Filesystem, id, pv.Name))
 	return found.Filesystem, stays
 }
 
 // unused waits until no pod and no node uses the volume: a node writes the rest of the data
 // after the last pod is gone.
 func (r *runner) unused(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) error {
-	tracker, told := nodeuse.New(nodeuse.Options{Client: r.client}), ""
+	tracker, told := nodeuse.New(nodeuse.Options{Client: r.Client}), ""
 	for {
 		users, err := r.usersOf(ctx, claim)
 		var nodes []string
@@ -244,9 +244,9 @@ func (r *runner) unused(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		}
 		if waits != told {
 			told = waits
-			r.say("waiting: " + waits)
+			r.Say("waiting: " + waits)
 		}
-		if err := r.wait(ctx); err != nil {
+		if err := r.Wait(ctx); err != nil {
 			return fmt.Errorf("%s: %w", waits, err)
 		}
 	}
@@ -260,17 +260,17 @@ func (r *runner) bound(ctx context.Context, copied, source *corev1.PersistentVol
 		for _, user := range users {
 			if !warned[user.uid] {
 				warned[user.uid] = true
-				r.say(fmt.Sprintf("warning: pod %s uses claim %s while it is copied, so the copy may be only crash-consistent", user.name, source.Name))
+				r.Say(fmt.Sprintf("warning: pod %s uses claim %s while it is copied, so the copy may be only crash-consistent", user.name, source.Name))
 			}
 		}
-		now, getErr := r.client.CoreV1().PersistentVolumeClaims(copied.Namespace).Get(ctx, copied.Name, metav1.GetOptions{})
+		now, getErr := r.Client.CoreV1().PersistentVolumeClaims(copied.Namespace).Get(ctx, copied.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(getErr), getErr == nil && now.UID != copied.UID:
 			return nil, fmt.Errorf("claim %s was deleted meanwhile", copied.Name)
 		case getErr == nil && err == nil && now.Status.Phase == corev1.ClaimBound:
 			return now, nil
 		}
-		if stopped := r.wait(ctx); stopped != nil {
+		if stopped := r.Wait(ctx); stopped != nil {
 			return nil, fmt.Errorf("claim %s is not Bound; see kubectl cinder why %s -n %s: %w", copied.Name, copied.Name, copied.Namespace, errors.Join(err, getErr, stopped))
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/podrun"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
@@ -144,7 +145,7 @@ func (s *scene) run(t *testing.T) error {
 			_ = s.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("nodes"), after, "")
 		}
 	}()
-	r := &runner{client: s.client, namespace: "grow", timeout: 10 * time.Minute, pause: time.Second, say: func(text string) { s.said = append(s.said, text) }}
+	r := &runner{Runner: podrun.Runner{Client: s.client, Namespace: "grow", Pause: time.Second, Say: func(text string) { s.said = append(s.said, text) }}, timeout: 10 * time.Minute}
 	err := r.copyToCSI(t.Context(), "team-a", "data", copyRequest{"data-csi", "files-csi"})
 	s.took = time.Since(begin)
 	return err

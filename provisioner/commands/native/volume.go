@@ -41,7 +41,7 @@ func withRights(err error) error {
 
 // read returns a claim with its PersistentVolume, and refuses those of others.
 func (r *runner) read(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
-	claim, err := r.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	claim, err := r.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case errors.As(err, new(*url.Error)):
 		return nil, nil, fmt.Errorf("%w: %w", errNoCluster, err)
@@ -52,7 +52,7 @@ func (r *runner) read(ctx context.Context, namespace, name string) (*corev1.Pers
 	case claim.Status.Phase != corev1.ClaimBound:
 		return nil, nil, fmt.Errorf("it is %s, so it has no volume; see kubectl cinder why %s -n %s", claim.Status.Phase, name, namespace)
 	}
-	pv, err := r.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	pv, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return nil, nil, withRights(err)
 	}
@@ -143,7 +143,7 @@ type user struct{ name, uid, node string }
 
 // usersOf lists the pods that use a claim.
 func (r *runner) usersOf(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]user, error) {
-	users, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, r.client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (users []user) {
+	users, err := paging.List(ctx, "the pods of namespace "+claim.Namespace, r.Client.CoreV1().Pods(claim.Namespace).List, func(page *corev1.PodList) (users []user) {
 		for i := range page.Items {
 			if pod := &page.Items[i]; objects.Uses(pod, claim) {
 				users = append(users, user{pod.Name, string(pod.UID), pod.Spec.NodeName})

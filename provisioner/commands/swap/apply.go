@@ -30,12 +30,8 @@ func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 // applyAfter ends what an earlier run has begun. That may be what was asked for, or the claims
 // may have been made anew since, so it plans once more.
 func (r *Swapper) applyAfter(ctx context.Context, p *Plan) error {
-	if p.finishes {
-		if err := r.Apply(ctx, &Plan{Request: p.Request, sides: *p.earlier, committed: true}); err != nil {
-			return err
-		}
-	} else if err := r.takeBack(ctx, *p.earlier); err != nil {
-		return fmt.Errorf("what an earlier run has begun cannot be taken back; if nobody else is at it, run the command again: %w", err)
+	if err := r.EndEarlier(ctx, p); err != nil {
+		return err
 	}
 	again, err := r.Plan(ctx, p.Request)
 	if err != nil {
@@ -43,6 +39,20 @@ func (r *Swapper) applyAfter(ctx context.Context, p *Plan) error {
 	}
 	p.sides, p.Done = again.sides, again.Done
 	return r.Apply(ctx, again)
+}
+
+// EndEarlier ends what an earlier run has begun, if any has, and does nothing else.
+func (r *Swapper) EndEarlier(ctx context.Context, p *Plan) error {
+	if p.earlier == nil {
+		return nil
+	}
+	if p.finishes {
+		return r.Apply(ctx, &Plan{Request: p.Request, sides: *p.earlier, committed: true})
+	}
+	if err := r.takeBack(ctx, *p.earlier); err != nil {
+		return fmt.Errorf("what an earlier run has begun cannot be taken back; if nobody else is at it, run the command again: %w", err)
+	}
+	return nil
 }
 
 // takeBack ends what another run has begun, and keeps that run from committing it.
@@ -123,7 +133,11 @@ func (r *Swapper) begin(ctx context.Context, p *Plan) error {
 	if p.committed {
 		return nil
 	}
-	if err := r.stillFree(ctx, p); err != nil {
+	err := r.stillFree(ctx, p)
+	if err == nil && r.BeforeCommit != nil {
+		err = r.BeforeCommit(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, r.endUnlessCommitted(ctx, p))
 	}
 	return nil

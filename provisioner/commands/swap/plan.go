@@ -25,10 +25,37 @@ type planner struct {
 	*Swapper
 	*Plan
 	problems []string
+	// busy is how many of them end once no pod uses the claims.
+	busy int
 }
 
 func (p *planner) refuse(format string, arguments ...any) {
 	p.problems = append(p.problems, fmt.Sprintf(format, arguments...))
+}
+
+// refused returns the error that lists the problems; nil if there are none.
+func (p *planner) refused() error {
+	if len(p.problems) == 0 {
+		return nil
+	}
+	return &RefusedError{p.problems, p.busy == len(p.problems)}
+}
+
+// Movable returns a claim and its PersistentVolume. A *RefusedError lists what prevents any
+// swap with the claim, now.
+func (r *Swapper) Movable(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+	p := &planner{Swapper: r, Plan: &Plan{Request: Request{Namespace: namespace}}}
+	s, err := r.read(ctx, namespace, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.intent = intent{From: recordOf(s.pv), To: recordOf(s.pv)}
+	if s.pv.Annotations[AnnotationIntent] == "" {
+		if err = p.checkSide(ctx, s, s); err == nil {
+			err = p.refused()
+		}
+	}
+	return s.claim, s.pv, err
 }
 
 // Plan finds out what is to be done, and checks everything that can be checked without a
@@ -99,20 +126,23 @@ func (p *planner) check(ctx context.Context) error {
 		return err
 	}
 	for i, s := range p.sides {
-		if err := p.checkUse(ctx, s); err != nil {
-			return err
-		}
-		if err := p.checkVolume(ctx, s, p.sides[1-i]); err != nil {
+		if err := p.checkSide(ctx, s, p.sides[1-i]); err != nil {
 			return err
 		}
 	}
 	if a, b := p.sides[0].has, p.sides[1].has; a.MultiAttach != b.MultiAttach {
 		p.refuse("only one of the volumes can be attached to several nodes")
 	}
-	if len(p.problems) > 0 {
-		return &RefusedError{p.problems}
+	return p.refused()
+}
+
+// checkSide collects what prevents that a claim gives its volume to another one.
+func (p *planner) checkSide(ctx context.Context, s, other *side) error {
+	p.checkClaim(s)
+	if err := p.checkUse(ctx, s); err != nil {
+		return err
 	}
-	return nil
+	return p.checkVolume(ctx, s, other)
 }
 
 // volume reads a volume; the zero Volume means that it is gone.
@@ -254,38 +284,42 @@ func (p *planner) haveEachOthers() bool {
 func (p *planner) compare() {
 	a, b := p.sides[0], p.sides[1]
 	for what, differ := range map[string]bool{
-		"volumeMode":    objects.IsBlockVolume(a.pv) != objects.IsBlockVolume(b.pv),
-		"accessModes":   !sameModes(a.pv.Spec.AccessModes, b.pv.Spec.AccessModes),
-		"csi.fsType":    a.pv.Spec.CSI.FSType != b.pv.Spec.CSI.FSType,
-		"nodeAffinity":  !reflect.DeepEqual(a.pv.Spec.NodeAffinity, b.pv.Spec.NodeAffinity),
-		"the tenant":    a.pv.Annotations[objects.AnnotationTenant] != b.pv.Annotations[objects.AnnotationTenant],
-		"csi.readOnly":  a.pv.Spec.CSI.ReadOnly != b.pv.Spec.CSI.ReadOnly,
-		"the encrypter": objects.EncryptedOf(a.pv) != "" || objects.EncryptedOf(b.pv) != "",
+		"volumeMode":   objects.IsBlockVolume(a.pv) != objects.IsBlockVolume(b.pv),
+		"accessModes":  !sameModes(a.pv.Spec.AccessModes, b.pv.Spec.AccessModes),
+		"csi.fsType":   a.pv.Spec.CSI.FSType != b.pv.Spec.CSI.FSType,
+		"nodeAffinity": !reflect.DeepEqual(a.pv.Spec.NodeAffinity, b.pv.Spec.NodeAffinity),
+		"the tenant":   a.pv.Annotations[objects.AnnotationTenant] != b.pv.Annotations[objects.AnnotationTenant],
+		"csi.readOnly": a.pv.Spec.CSI.ReadOnly != b.pv.Spec.CSI.ReadOnly,
 	} {
-		switch {
-		case differ && what == "the encrypter":
-			p.refuse("volumes that nodes encrypt cannot be swapped: their keys are those of their claims")
-		case differ:
+		if differ {
 			p.refuse("%s of PersistentVolumes %s and %s differ", what, a.pv.Name, b.pv.Name)
 		}
 	}
-	for _, s := range p.sides {
-		for _, finalizer := range s.claim.Finalizers {
-			if finalizer == objects.CopyFinalizer || finalizer == beingSnapshotted {
-				p.refuse("the volume of claim %s is being copied or snapshotted (finalizer %s)", s.claim.Name, finalizer)
-			}
-		}
-		for _, class := range []*string{s.pv.Spec.VolumeAttributesClassName, s.claim.Spec.VolumeAttributesClassName} {
-			if class != nil && *class != "" {
-				p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
-				break
-			}
-		}
-		if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
-			p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
+	slices.Sort(p.problems)
+}
+
+// checkClaim refuses a claim that changes.
+func (p *planner) checkClaim(s *side) {
+	for _, finalizer := range s.claim.Finalizers {
+		if finalizer == objects.CopyFinalizer || finalizer == beingSnapshotted {
+			p.refuse("the volume of claim %s is being copied or snapshotted (finalizer %s)", s.claim.Name, finalizer)
 		}
 	}
-	slices.Sort(p.problems)
+	for _, class := range []*string{s.pv.Spec.VolumeAttributesClassName, s.claim.Spec.VolumeAttributesClassName} {
+		if class != nil && *class != "" {
+			p.refuse("claim %s has VolumeAttributesClass %s, which stands for the type of its present volume", s.claim.Name, *class)
+			break
+		}
+	}
+	if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
+		p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
+	}
+	switch {
+	case objects.EncryptedOf(s.pv) != "":
+		p.refuse("nodes encrypt the volume of claim %s, and its key is that of the claim", s.claim.Name)
+	case s.claim.Labels[LabelCopy] == CopyPartial && p.BeforeCommit == nil:
+		p.refuse("claim %s is a copy that volume move is making; run that command again", s.claim.Name)
+	}
 }
 
 // beingSnapshotted is the finalizer of the snapshot-controller on the claim of a snapshot
@@ -338,6 +372,7 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	slices.Sort(users)
 	if users = slices.Compact(users); len(users) > 0 {
 		p.refuse("claim %s is in use on node %s; stop its pods first", s.claim.Name, strings.Join(users, ", "))
+		p.busy++
 	}
 	return nil
 }
@@ -382,8 +417,10 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 		p.refuse("volume %s is stamped %s, not for PersistentVolume %s", from, stamps.Of(v).Describe(), s.pv.Name)
 	case !stamps.IsCSI(v) || !stamps.EverAttached(v):
 		p.refuse("volume %s is not marked as recorded yet; try again in a minute", from)
+		p.busy++
 	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || len(stamps.NodeRecordsOf(v)) > 0:
 		p.refuse("volume %s is %s, has %d attachments and records those of %d nodes; stop the pods that use claim %s", from, v.Status, len(v.Attachments), len(stamps.NodeRecordsOf(v)), s.claim.Name)
+		p.busy++
 	case v.Encrypted || hasKey:
 		p.refuse("volume %s is encrypted, and its key is that of its claim", from)
 	case v.Metadata[cinder.MetadataSourceBackup] != "":

@@ -38,6 +38,18 @@ import (
 // intent as JSON, and goes when all is done.
 const AnnotationIntent = objects.Prefix + "swap"
 
+// LabelCopy is on a claim that volume move makes. Its value says what the claim's volume is.
+const LabelCopy = objects.Prefix + "copy"
+
+// The values of LabelCopy.
+const (
+	// CopyPartial is a copy that may be removed and made anew.
+	CopyPartial = "partial"
+	// CopyFormer means that the volumes may have been swapped, so the claim may have the only
+	// data.
+	CopyFormer = "former"
+)
+
 // Volumes are the volumes of one backend; backends.Swaps implements it.
 type Volumes interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, cinder.Place, error)
@@ -62,6 +74,9 @@ type Swapper struct {
 	Nodes               Nodes
 	ProvisionerName     string
 	Cluster, ClusterUID string
+	// BeforeCommit is called once both volumes are reserved, so that nobody can attach them any
+	// more. An error takes the swap back. It is nil unless one of the claims is a copy.
+	BeforeCommit func(ctx context.Context) error
 }
 
 // Request is what an operator asks for.
@@ -241,10 +256,22 @@ func (p *Plan) Describe() []string {
 }
 
 // RefusedError lists all that prevents a swap.
-type RefusedError struct{ Problems []string }
+type RefusedError struct {
+	Problems []string
+	// Busy means that nothing does, once no pod uses the claims.
+	Busy bool
+}
 
 func (e *RefusedError) Error() string { return strings.Join(e.Problems, "; ") }
 
+// FailureKind tells a refusal that passes from one that does not.
+func (e *RefusedError) FailureKind() string {
+	if e.Busy {
+		return string(cinder.KindConflict)
+	}
+	return ""
+}
+
 func refused(format string, arguments ...any) error {
-	return &RefusedError{[]string{fmt.Sprintf(format, arguments...)}}
+	return &RefusedError{Problems: []string{fmt.Sprintf(format, arguments...)}}
 }

@@ -318,7 +318,7 @@ func TestWhatIsNotSwapped(t *testing.T) {
 		"recorded on a node":  {func(f *fixture) { f.volumes[0].Metadata[stamps.NodeRecordPrefix+"k"] = "a node-1" }, "records those of 1 nodes"},
 		"native":              {func(f *fixture) { f.pvs[1].Spec.CSI = nil }, "is native, so it says for good which volume it is"},
 		"imported":            {func(f *fixture) { f.imported(t) }, "was imported, and its name says which volume it is"},
-		"encrypted by a rule": {func(f *fixture) { f.pvs[0].Spec.CSI.VolumeAttributes["encrypted"] = "uid" }, "volumes that nodes encrypt cannot be swapped"},
+		"encrypted by a rule": {func(f *fixture) { f.pvs[0].Spec.CSI.VolumeAttributes["encrypted"] = "uid" }, "nodes encrypt the volume of claim data"},
 		"encrypted by Cinder": {func(f *fixture) { f.volumes[1].Encrypted = true }, "volume silver/volume-2 is encrypted"},
 		"another size":        {func(f *fixture) { f.pvs[1].Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi") }, "volume gold/volume-1 has 1 GiB, but PersistentVolume"},
 		"growing": {func(f *fixture) {

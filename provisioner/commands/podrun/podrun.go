@@ -1,0 +1,171 @@
+// Package podrun runs one pod to its end, for a command: what only a node can do.
+package podrun
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+)
+
+// deletionLimit bounds the wait for the end of a pod that is deleted.
+const deletionLimit = 45 * time.Second
+
+// logEvery is how often the last line of a pod's log is read.
+const logEvery = 15 * time.Second
+
+// Runner runs pods with one container in a namespace.
+type Runner struct {
+	Client    kubernetes.Interface
+	Namespace string
+	// Pause is how often it looks.
+	Pause time.Duration
+	// Patience bounds the wait for a pod to begin; 0 for no bound.
+	Patience time.Duration
+	// Say tells what the pod waits for and, with Logs, what it writes.
+	Say  func(string)
+	Logs bool
+}
+
+// Start creates a pod. Its name lets only one call at a time work on the same thing; a pod
+// that a killed call has left is replaced once it has ended.
+func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	pods := r.Client.CoreV1().Pods(r.Namespace)
+	// Whether there is a pod to delete must be known, even if the command is told to stop.
+	created, err := pods.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
+	if err == nil {
+		return created, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		// Without an answer, the pod may be there.
+		if unanswered, getErr := pods.Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil {
+			err = errors.Join(err, r.Remove(context.WithoutCancel(ctx), unanswered))
+		}
+		return nil, err
+	}
+	other, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return nil, err
+	case !objects.IsFinished(other):
+		return nil, fmt.Errorf("pod %s/%s of another call has been working on it since %s; wait for it, or delete the pod", r.Namespace, pod.Name, other.CreationTimestamp.UTC().Format(time.RFC3339))
+	}
+	// A call that was killed has left it.
+	if err := r.Remove(ctx, other); err != nil {
+		return nil, err
+	}
+	return pods.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
+}
+
+// Ended waits for the end of a pod, and says what it waits for.
+func (r *Runner) Ended(ctx context.Context, of *corev1.Pod) (*corev1.Pod, error) {
+	told, began, logged := "", time.Now(), time.Now()
+	for {
+		pod, err := r.Client.CoreV1().Pods(r.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			return nil, err
+		case err == nil && pod.UID != of.UID:
+			return nil, fmt.Errorf("pod %s/%s was deleted, and replaced by another", r.Namespace, of.Name)
+		case err == nil && objects.IsFinished(pod):
+			return pod, nil
+		case err == nil:
+			if reason, message := waitsFor(pod); reason != "" && reason != told {
+				told = reason
+				r.Say("the pod waits: " + strings.TrimSpace(reason+" "+message))
+			}
+		}
+		where := "on node " + of.Spec.NodeName
+		if of.Spec.NodeName == "" {
+			where = "on any node"
+		}
+		switch {
+		case err == nil && pod.Status.Phase == corev1.PodPending && r.Patience > 0 && time.Since(began) > r.Patience:
+			return nil, fmt.Errorf("pod %s/%s has not begun %s after %s (%s)", r.Namespace, of.Name, where, r.Patience, cmp.Or(told, "for no reason that it names"))
+		case err == nil && r.Logs && pod.Status.Phase == corev1.PodRunning && time.Since(logged) > logEvery:
+			logged = time.Now()
+			r.sayLast(ctx, pod)
+		}
+		if err := r.Wait(ctx); err != nil {
+			return nil, fmt.Errorf("the pod has not ended %s (%s): %w", where, cmp.Or(told, "it has not begun, or works"), err)
+		}
+	}
+}
+
+// waitsFor returns why a pod does not run.
+func waitsFor(pod *corev1.Pod) (reason, message string) {
+	if len(pod.Status.ContainerStatuses) == 1 {
+		if waits := pod.Status.ContainerStatuses[0].State.Waiting; waits != nil {
+			return waits.Reason, waits.Message
+		}
+		return "", ""
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return condition.Reason, condition.Message
+		}
+	}
+	return "", ""
+}
+
+// sayLast says the last line of a pod's log. That it cannot be read matters to nobody.
+func (r *Runner) sayLast(ctx context.Context, pod *corev1.Pod) {
+	log, err := r.Client.CoreV1().Pods(r.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{TailLines: new(int64(1)), LimitBytes: new(int64(1000))}).Stream(ctx)
+	if err != nil {
+		return
+	}
+	defer log.Close()
+	if lines := bufio.NewScanner(log); lines.Scan() {
+		r.Say(lines.Text())
+	}
+}
+
+// Said returns the termination message of a pod, and why it ended without one.
+func Said(pod *corev1.Pod) (message, why string) {
+	if all := pod.Status.ContainerStatuses; len(all) == 1 && all[0].State.Terminated != nil {
+		message = all[0].State.Terminated.Message
+	}
+	return message, fmt.Sprintf("the pod ended as %s without a result: %s", pod.Status.Phase, cmp.Or(message, strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message), "it says nothing"))
+}
+
+// Remove deletes a pod, and waits until it is gone.
+func (r *Runner) Remove(ctx context.Context, pod *corev1.Pod) error {
+	ctx, end := context.WithTimeout(ctx, deletionLimit)
+	defer end()
+	pods := r.Client.CoreV1().Pods(r.Namespace)
+	err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	for err == nil {
+		var now *corev1.Pod
+		if now, err = pods.Get(ctx, pod.Name, metav1.GetOptions{}); err == nil && now.UID != pod.UID {
+			return nil
+		}
+		if err == nil {
+			err = r.Wait(ctx)
+		}
+	}
+	// A conflict means that another pod has the name.
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return fmt.Errorf("pod %s/%s is not deleted; delete it once its node answers: %w", r.Namespace, pod.Name, err)
+}
+
+// Wait waits for a pause.
+func (r *Runner) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(r.Pause):
+		return nil
+	}
+}
