@@ -28,7 +28,7 @@ type copying struct {
 }
 
 // run copies the volume, and swaps it with its copy.
-func (c *copying) run(ctx context.Context, request swap.Request) (err error) {
+func (c *copying) run(ctx context.Context) (err error) {
 	pod, err := c.pods.Start(ctx, c.pod())
 	if err != nil {
 		return err
@@ -54,7 +54,10 @@ func (c *copying) run(ctx context.Context, request swap.Request) (err error) {
 	if err := c.bound(ctx); err != nil {
 		return err
 	}
-	return c.swap(ctx, request, pod)
+	if err := c.checkBackend(ctx); err != nil {
+		return err
+	}
+	return c.swap(ctx, pod)
 }
 
 // pod copies the volume of one claim to that of the other. It is root with what a copy of
@@ -87,33 +90,26 @@ func (c *copying) pod() *corev1.Pod {
 	spec.Containers = []corev1.Container{container}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: "copy-" + string(c.claim.UID),
+			Namespace: c.Namespace, Name: c.podName(),
 			Labels: map[string]string{"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy"}, Annotations: map[string]string{annotationRun: c.users.run},
 		},
 		Spec: spec,
 	}
 }
 
-// bound waits until the second claim is bound, and checks where its volume is.
+// bound waits until the second claim is bound.
 func (c *copying) bound(ctx context.Context) error {
 	ctx, end := context.WithTimeout(ctx, c.Patience)
 	defer end()
-	client := c.Swapper.Client.CoreV1()
 	for {
-		now, err := client.PersistentVolumeClaims(c.Namespace).Get(ctx, c.second.Name, metav1.GetOptions{})
+		now, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Get(ctx, c.second.Name, metav1.GetOptions{})
 		switch {
 		case err != nil:
 			return fmt.Errorf("cannot read claim %s/%s: %w", c.Namespace, c.second.Name, err)
 		case now.UID != c.second.UID || now.DeletionTimestamp != nil:
 			return refused(false, "claim %s/%s was deleted meanwhile", c.Namespace, c.second.Name)
 		case now.Status.Phase == corev1.ClaimBound:
-			pv, err := client.PersistentVolumes().Get(ctx, now.Spec.VolumeName, metav1.GetOptions{})
-			if err != nil {
-				return fmt.Errorf("cannot read PersistentVolume %s: %w", now.Spec.VolumeName, err)
-			}
-			if at := pv.Annotations[objects.AnnotationBackend]; at != c.Backend {
-				return refused(false, "claim %s/%s got a volume on backend %s instead of %s; delete the claim", c.Namespace, c.second.Name, at, c.Backend)
-			}
+			c.second = now
 			return nil
 		}
 		if c.pods.Wait(ctx) != nil {
@@ -122,8 +118,20 @@ func (c *copying) bound(ctx context.Context) error {
 	}
 }
 
+// checkBackend checks where the volume of the second claim is.
+func (c *copying) checkBackend(ctx context.Context) error {
+	pv, err := c.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, c.second.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read PersistentVolume %s: %w", c.second.Spec.VolumeName, err)
+	}
+	if at := pv.Annotations[objects.AnnotationBackend]; at != c.Backend {
+		return refused(false, "claim %s/%s got a volume on backend %s instead of %s; delete the claim", c.Namespace, c.second.Name, at, c.Backend)
+	}
+	return nil
+}
+
 // swap swaps the volumes, once both are detached, unless a pod has used one of them.
-func (c *copying) swap(ctx context.Context, request swap.Request, pod *corev1.Pod) error {
+func (c *copying) swap(ctx context.Context, pod *corev1.Pod) error {
 	swapper := c.Swapper
 	swapper.BeforeCommit = func(ctx context.Context) error {
 		if err := c.users.onlyUser(ctx, pod); err != nil {
@@ -136,7 +144,7 @@ func (c *copying) swap(ctx context.Context, request swap.Request, pod *corev1.Po
 	}
 	patience := time.Now().Add(c.Patience)
 	for {
-		plan, err := swapper.Plan(ctx, request)
+		plan, err := swapper.Plan(ctx, c.swapOf())
 		if err == nil {
 			return swapper.Apply(ctx, plan)
 		}

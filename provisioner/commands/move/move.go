@@ -158,35 +158,72 @@ func (p *Plan) second() *corev1.PersistentVolumeClaim {
 // claim.
 func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) error {
 	if p.Done {
-		return nil
+		return m.tidy(ctx, p)
 	}
 	second, err := m.secondClaim(ctx, p)
 	if err != nil {
 		return err
 	}
-	request := swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, second.Name}}
-	if second.Status.Phase == corev1.ClaimBound {
-		if done, err := m.finish(ctx, second, request); done || err != nil {
-			return err
-		}
+	c := &copying{
+		Mover: m, Plan: p, second: second,
+		pods: podrun.Runner{Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true},
 	}
-	users, err := watchUsers(ctx, m.Swapper.Client, p.claim, second)
-	if err != nil {
-		return err
-	}
-	defer users.stop()
-	pods := podrun.Runner{Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true}
-	c := &copying{Mover: m, Plan: p, pods: pods, users: users, second: second}
-	if p.class.VolumeBindingMode == nil || *p.class.VolumeBindingMode == storagev1.VolumeBindingImmediate {
-		// It is better to know before the copy what prevents the swap.
+	// A claim that waits for its pod is bound only then. Otherwise it is better to know before
+	// the copy what prevents the swap.
+	if immediate := p.class.VolumeBindingMode == nil || *p.class.VolumeBindingMode == storagev1.VolumeBindingImmediate; immediate || second.Status.Phase == corev1.ClaimBound {
 		if err := c.bound(ctx); err != nil {
 			return err
 		}
-		if _, err := m.swapper().Plan(ctx, request); err != nil {
+		if done, err := m.finish(ctx, second, p.swapOf()); done || err != nil {
+			return err
+		}
+		if err := c.checkBackend(ctx); err != nil {
 			return err
 		}
 	}
-	return c.run(ctx, request)
+	if c.users, err = watchUsers(ctx, m.Swapper.Client, p.claim, second); err != nil {
+		return err
+	}
+	defer c.users.stop()
+	// A node that has the volume may still write what a pod left.
+	if _, _, err := m.Swapper.Movable(ctx, p.Namespace, p.Claim); err != nil {
+		return err
+	}
+	return c.run(ctx)
+}
+
+// tidy ends what a run has left that was killed after the claim had its new volume.
+func (m *Mover) tidy(ctx context.Context, p *Plan) error {
+	client := m.Swapper.Client.CoreV1()
+	second, err := client.PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
+	if err == nil && isCopyOf(second, p.claim) && second.Status.Phase == corev1.ClaimBound {
+		_, err = m.finish(ctx, second, p.swapOf())
+	}
+	if _, isRefused := errors.AsType[*swap.RefusedError](err); err != nil && !isRefused && !apierrors.IsNotFound(err) {
+		return err // that a new swap is refused does not matter
+	}
+	pod, err := client.Pods(p.Namespace).Get(ctx, p.podName(), metav1.GetOptions{})
+	if err == nil && pod.Annotations[annotationRun] != "" {
+		pods := podrun.Runner{Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause}
+		err = pods.Remove(ctx, pod)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// swapOf is the swap of a claim's volume with its copy.
+func (p *Plan) swapOf() swap.Request {
+	return swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, p.former()}}
+}
+
+// podName is the name of the copying pod, so that only one works on a claim.
+func (p *Plan) podName() string { return "copy-" + string(p.claim.UID) }
+
+// isCopyOf reports whether a claim was made for a copy of another one's volume.
+func isCopyOf(second, of *corev1.PersistentVolumeClaim) bool {
+	return second.Annotations[objects.AnnotationCopyOf] == string(of.UID) && second.Labels[swap.LabelCopy] != ""
 }
 
 // swapper looks at a swap with a copy, and never commits one.
@@ -206,7 +243,7 @@ func (m *Mover) secondClaim(ctx context.Context, p *Plan) (*corev1.PersistentVol
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("cannot make claim %s/%s for the copy: %w", p.Namespace, p.former(), err)
-	case second.Annotations[objects.AnnotationCopyOf] != string(p.claim.UID), second.Labels[swap.LabelCopy] == "":
+	case !isCopyOf(second, p.claim):
 		return nil, refused(false, "claim %s/%s exists, and was not made for a copy of this one; rename or delete it", p.Namespace, second.Name)
 	case second.DeletionTimestamp != nil:
 		return nil, refused(true, "claim %s/%s of an earlier move is being deleted", p.Namespace, second.Name)
@@ -223,11 +260,11 @@ func (m *Mover) finish(ctx context.Context, second *corev1.PersistentVolumeClaim
 	if err == nil {
 		plan, err = m.swapper().Plan(ctx, request)
 	}
-	switch {
-	case err != nil:
-		return false, err
-	case plan.Done:
+	switch refusal, isRefused := errors.AsType[*swap.RefusedError](err); {
+	case err == nil && plan.Done:
 		return true, nil
+	case err != nil && (!isRefused || !refusal.Busy): // a copying pod may have the volumes
+		return false, err
 	case second.Labels[swap.LabelCopy] != swap.CopyPartial:
 		return false, refused(false, "claim %s/%s has been swapped with this one before, so it may have the only data; delete it if it is not needed", second.Namespace, second.Name)
 	}
