@@ -124,7 +124,7 @@ func (r *Runner) sayLast(ctx context.Context, pod *corev1.Pod) {
 	if err != nil {
 		return
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	if lines := bufio.NewScanner(log); lines.Scan() {
 		r.Say(lines.Text())
 	}

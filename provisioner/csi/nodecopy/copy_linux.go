@@ -17,7 +17,7 @@ func (c *copier) run(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close()
+	defer shut(source)
 	about, err := source.Stat()
 	if err != nil {
 		return err
@@ -29,7 +29,7 @@ func (c *copier) run(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	defer target.Close()
+	defer shut(target)
 	return c.runTree(ctx, &directory{File: source}, &directory{File: target})
 }
 
@@ -41,7 +41,7 @@ func (c *copier) runDevice(ctx context.Context, source *os.File, to string) erro
 	if err != nil {
 		return err
 	}
-	defer target.Close()
+	defer shut(target)
 	size, err := source.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -110,3 +110,6 @@ func read(file *os.File, buffer []byte, at int64) error {
 // forget drops what the page cache has of a file, so that a comparison reads the device. A
 // kernel that does not, compares what it has.
 func forget(file *os.File) { _ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) }
+
+// shut closes a file. What was written to it is made durable, and compared, apart from that.
+func shut(file io.Closer) { _ = file.Close() }

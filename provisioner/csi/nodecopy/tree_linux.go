@@ -72,7 +72,7 @@ func (d *directory) names() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer again.Close()
+	defer shut(again)
 	names, err := again.Readdirnames(-1)
 	slices.Sort(names)
 	return names, err
@@ -166,7 +166,7 @@ func (d *directory) clear(ctx context.Context) error {
 				return err
 			}
 			err = below.clear(ctx)
-			below.Close()
+			shut(below)
 			if err != nil {
 				return err
 			}
@@ -280,12 +280,12 @@ func (t *trees) copyBelow(ctx context.Context, source, target *directory, name s
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer shut(from)
 	to, err := target.directory(name)
 	if err != nil {
 		return err
 	}
-	defer to.Close()
+	defer shut(to)
 	return t.copyDirectory(ctx, from, to)
 }
 
@@ -295,12 +295,12 @@ func (t *trees) copyFile(ctx context.Context, source, target *directory, name st
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer shut(from)
 	to, err := target.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
-	defer to.Close()
+	defer shut(to)
 	if err := to.Truncate(e.Size); err != nil {
 		return err
 	}
@@ -408,12 +408,12 @@ func (t *trees) compareEntry(ctx context.Context, source, target *directory, nam
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer shut(from)
 	to, err := target.directory(name)
 	if err != nil {
 		return err
 	}
-	defer to.Close()
+	defer shut(to)
 	return t.compareDirectory(ctx, from, to)
 }
 
@@ -447,12 +447,12 @@ func (t *trees) compareFile(ctx context.Context, source, target *directory, name
 	if err != nil {
 		return err
 	}
-	defer from.Close()
+	defer shut(from)
 	to, err := target.open(name, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	defer to.Close()
+	defer shut(to)
 	forget(to)
 	at := int64(0)
 	// hole checks what the copy has from at to the end of a hole of the source.
