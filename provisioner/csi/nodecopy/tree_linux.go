@@ -259,7 +259,7 @@ func (t *trees) copyEntry(ctx context.Context, source, target *directory, name s
 	case unix.S_IFDIR:
 		return t.copyBelow(ctx, source, target, name)
 	case unix.S_IFREG:
-		err = t.copyFile(ctx, source, target, name, e)
+		err = inBoth(source, target, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, func(from, to *os.File) error { return t.copyFile(ctx, from, to, e.Size) })
 	case unix.S_IFLNK:
 		err = unix.Symlinkat(e.link, to, name)
 	default: // a FIFO, a socket or a device
@@ -276,36 +276,33 @@ func (t *trees) copyBelow(ctx context.Context, source, target *directory, name s
 	if err != nil && (!errors.Is(err, unix.EEXIST) || source.path != "" || name != lostAndFound) {
 		return target.failed(name, err)
 	}
-	from, err := source.directory(name)
+	return inBoth(source, target, name, unix.O_RDONLY|unix.O_DIRECTORY, func(from, to *os.File) error {
+		return t.copyDirectory(ctx, &directory{from, source.at(name)}, &directory{to, target.at(name)})
+	})
+}
+
+// inBoth opens an entry of two directories, in the target with the flags, for a function.
+func inBoth(source, target *directory, name string, flags int, do func(from, to *os.File) error) error {
+	from, err := source.open(name, unix.O_RDONLY|flags&unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer shut(from)
-	to, err := target.directory(name)
+	to, err := target.open(name, flags)
 	if err != nil {
 		return err
 	}
 	defer shut(to)
-	return t.copyDirectory(ctx, from, to)
+	return do(from, to)
 }
 
 // copyFile copies the content of a file, and leaves its holes.
-func (t *trees) copyFile(ctx context.Context, source, target *directory, name string, e *entry) error {
-	from, err := source.open(name, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer shut(from)
-	to, err := target.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	if err != nil {
-		return err
-	}
-	defer shut(to)
-	if err := to.Truncate(e.Size); err != nil {
+func (t *trees) copyFile(ctx context.Context, from, to *os.File, size int64) error {
+	if err := to.Truncate(size); err != nil {
 		return err
 	}
 	buffer := make([]byte, chunk)
-	return eachExtent(from, 0, e.Size, func(begin, end int64) error {
+	return eachExtent(from, 0, size, func(begin, end int64) error {
 		for at := begin; at < end; at += chunk {
 			n := int(min(chunk, end-at))
 			if err := t.limit.WaitN(ctx, n); err != nil {
@@ -400,21 +397,13 @@ func (t *trees) compareEntry(ctx context.Context, source, target *directory, nam
 	case name == ".":
 		return nil
 	case want.kind() == unix.S_IFREG:
-		return t.compareFile(ctx, source, target, name, want.Size)
+		return inBoth(source, target, name, unix.O_RDONLY, func(from, to *os.File) error { return t.compareFile(ctx, from, to, want.Size) })
 	case want.kind() != unix.S_IFDIR:
 		return nil
 	}
-	from, err := source.directory(name)
-	if err != nil {
-		return err
-	}
-	defer shut(from)
-	to, err := target.directory(name)
-	if err != nil {
-		return err
-	}
-	defer shut(to)
-	return t.compareDirectory(ctx, from, to)
+	return inBoth(source, target, name, unix.O_RDONLY|unix.O_DIRECTORY, func(from, to *os.File) error {
+		return t.compareDirectory(ctx, &directory{from, source.at(name)}, &directory{to, target.at(name)})
+	})
 }
 
 // differsFrom names what differs.
@@ -442,24 +431,14 @@ func (e *entry) differsFrom(other *entry) string {
 }
 
 // compareFile compares the content of two files, holes included.
-func (t *trees) compareFile(ctx context.Context, source, target *directory, name string, size int64) error {
-	from, err := source.open(name, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer shut(from)
-	to, err := target.open(name, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer shut(to)
+func (t *trees) compareFile(ctx context.Context, from, to *os.File, size int64) error {
 	forget(to)
 	at := int64(0)
 	// hole checks what the copy has from at to the end of a hole of the source.
 	hole := func(end int64) error {
 		return eachExtent(to, at, end, func(begin, end int64) error { return onlyZeros(to, begin, end) })
 	}
-	err = eachExtent(from, 0, size, func(begin, end int64) error {
+	err := eachExtent(from, 0, size, func(begin, end int64) error {
 		if err := hole(begin); err != nil {
 			return err
 		}
