@@ -89,6 +89,8 @@ func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 		return nil, err
 	case owner != nil && owner.Kind == "Pod":
 		return nil, refused(false, "claim %s/%s is an ephemeral volume of pod %s, and goes with it", p.Namespace, p.Claim, owner.Name)
+	case !slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool { return mode != corev1.ReadOnlyMany }):
+		return nil, refused(false, "claim %s/%s is ReadOnlyMany only, so no pod could write the copy", p.Namespace, p.Claim)
 	case p.claim.Labels[swap.LabelCopy] != "":
 		return nil, refused(false, "claim %s/%s was made by a move itself; delete it when its data is not needed", p.Namespace, p.Claim)
 	case len(p.former()) > 253:
