@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,10 +31,18 @@ func (c *copies) target() string { return "backend " + c.backend }
 
 func (c *copies) move(ctx context.Context, one *oneMove, apply bool) (string, error) {
 	plan, err := c.mover.Plan(ctx, move.Request{Namespace: one.namespace, Claim: one.claim, Backend: c.backend, StorageClass: c.class})
+	// The list may be hours old.
+	if err == nil && !plan.Done && (plan.PersistentVolume != one.pv || plan.At.ID != one.volume.ID) {
+		err = fmt.Errorf("the claim has another volume by now, %s of PersistentVolume %s", plan.At, plan.PersistentVolume)
+	}
+	if err == nil && !apply {
+		err = c.mover.Try(ctx, plan)
+	}
 	if err != nil || !apply {
 		return "", err
 	}
-	return "", c.mover.Apply(ctx, plan, func(text string) { c.say(one.namespace + "/" + one.claim + ": " + text) })
+	at, err := c.mover.Apply(ctx, plan, func(text string) { c.say(one.namespace + "/" + one.claim + ": " + text) })
+	return "is at " + at.String(), err
 }
 
 // copies prepares moves to --to-backend.
@@ -45,7 +54,7 @@ func (f *moveFlags) copies(ctx context.Context, opened *volumeRun, stderr io.Wri
 		return nil, fmt.Errorf("--from-backend: the policy has no backend %q", f.fromBackend)
 	}
 	image := f.image
-	if image == "" && f.apply {
+	if image == "" {
 		var err error
 		if image, err = opened.image(ctx); err != nil {
 			return nil, err
@@ -63,27 +72,28 @@ func (f *moveFlags) copies(ctx context.Context, opened *volumeRun, stderr io.Wri
 	}, nil
 }
 
-// image returns the image of the program in the cluster.
+// image returns the image of the program, from where the documentation installs it: tenants
+// can label Deployments of their own.
 func (r *volumeRun) image(ctx context.Context) (string, error) {
 	const selector = "app.kubernetes.io/name=standalone-cinder,app.kubernetes.io/component=provisioner"
-	deployments, err := r.client.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: selector})
+	deployments, err := r.client.AppsV1().Deployments(defaultMapNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return "", fmt.Errorf("cannot find the image of the program, so give --image: %w", err)
 	}
 	images := map[string]bool{}
-	var image string
 	for i := range deployments.Items {
 		for _, container := range deployments.Items[i].Spec.Template.Spec.Containers {
 			if container.Name == "standalone-cinder" {
-				image = container.Image
-				images[image] = true
+				images[container.Image] = true
 			}
 		}
 	}
-	if len(images) != 1 {
-		return "", fmt.Errorf("the cluster has Deployments of the program with %d images; give --image", len(images))
+	for image := range images {
+		if len(images) == 1 {
+			return image, nil
+		}
 	}
-	return image, nil
+	return "", fmt.Errorf("namespace %s has Deployments of the program with %d images instead of one; give --image", defaultMapNamespace, len(images))
 }
 
 // runCopy moves the volume of one claim to another backend.
@@ -99,8 +109,19 @@ func (f *moveFlags) runCopy(ctx context.Context, stdout, stderr io.Writer) error
 		return policycli.Exit(policycli.ExitUsage, err)
 	}
 	plan, err := copies.mover.Plan(ctx, move.Request{Namespace: f.request.Namespace, Claim: f.request.Claim, Backend: f.toBackend, StorageClass: f.storageClass})
-	if err == nil && f.apply {
-		err = copies.mover.Apply(ctx, plan, copies.say)
+	said := ""
+	switch {
+	case err != nil:
+	case f.apply:
+		at := plan.At
+		if at, err = copies.mover.Apply(ctx, plan, copies.say); err == nil && at != plan.At {
+			said = fmt.Sprintf("claim %s/%s has volume %s; claim %s-former keeps %s: delete it when you trust the copy", f.request.Namespace, f.request.Claim, at, f.request.Claim, plan.At)
+		}
+	default:
+		err = copies.mover.Try(ctx, plan)
+	}
+	if ctx.Err() != nil {
+		err = errors.Join(errors.New("interrupted; run the command again"), err)
 	}
 	if err != nil {
 		return policycli.Exit(policycli.ExitFailed, errors.New(statusreport.OneLine(fmt.Sprintf("cannot move the volume of claim %s/%s: %s", f.request.Namespace, f.request.Claim, err))))
@@ -108,6 +129,6 @@ func (f *moveFlags) runCopy(ctx context.Context, stdout, stderr io.Writer) error
 	if !f.apply && !plan.Done {
 		fmt.Fprintln(stdout, "nothing was changed; with --apply, this would be so:")
 	}
-	fmt.Fprintln(stdout, statusreport.OneLine(plan.Describe()))
+	fmt.Fprintln(stdout, statusreport.OneLine(cmp.Or(said, plan.Describe())))
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -40,11 +41,14 @@ type moveState int
 const (
 	moveRefused moveState = iota
 	moveBusy              // in use, or Cinder is doing something else with it
+	moveFormer            // of a claim that keeps the former volume of a move
 	moveReady
 	moved
 )
 
-func (s moveState) String() string { return [...]string{"refused", "busy", "ready", "moved"}[s] }
+func (s moveState) String() string {
+	return [...]string{"refused", "busy", "former", "ready", "moved"}[s]
+}
 
 // lookAgain is how often the command looks whether volumes in use are free.
 const lookAgain = 15 * time.Second
@@ -100,7 +104,7 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 		}
 	}
 	waitUntil := time.Now().Add(f.wait)
-	f.moveSome(ctx, moves, all, len(all), stderr)
+	f.moveSome(ctx, moves, slices.DeleteFunc(slices.Clone(all), func(one *oneMove) bool { return one.state == moveFormer }), len(all), stderr)
 	for f.apply && ctx.Err() == nil && time.Until(waitUntil) > 0 {
 		busy := slices.DeleteFunc(slices.Clone(all), func(one *oneMove) bool { return one.state != moveBusy })
 		if len(busy) == 0 {
@@ -135,7 +139,8 @@ func (f *moveFlags) moveSome(ctx context.Context, moves moves, some []*oneMove, 
 			defer speaking.Unlock()
 			said++
 			if news && f.apply {
-				fmt.Fprintf(stderr, "[%*d/%d] %s/%s (%d GiB): %s after %s\n", len(fmt.Sprint(of)), said, of, one.namespace, one.claim, one.volume.SizeGiB, one.state, time.Since(began).Round(time.Second))
+				fmt.Fprintf(stderr, "[%*d/%d] %s/%s (%d GiB): %s after %s%s\n", len(fmt.Sprint(of)), said, of, one.namespace, one.claim, one.volume.SizeGiB, one.state, time.Since(began).Round(time.Second),
+					statusreport.OneLine(strings.TrimSuffix(": "+one.why, ": ")))
 			}
 			return nil
 		})
@@ -158,9 +163,13 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 		listed[opened.imports[i].Backend.Name] = ofBackend
 	}
 	// Those that keep a former volume stay where they are.
-	former, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: swap.LabelCopy})
+	labeled, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: swap.LabelCopy})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list claims: %w", err)
+	}
+	former := map[types.UID]bool{}
+	for i := range labeled.Items {
+		former[labeled.Items[i].UID] = f.toBackend != ""
 	}
 	pvs, err := paging.List(ctx, "PersistentVolumes", opened.client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) []corev1.PersistentVolume { return page.Items })
 	if err != nil {
@@ -183,8 +192,10 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 			continue
 		}
 		one := &oneMove{namespace: pv.Spec.ClaimRef.Namespace, claim: pv.Spec.ClaimRef.Name, pv: pv.Name, backend: pv.Annotations[objects.AnnotationBackend], volume: volume, state: moveReady}
-		isFormer := f.toBackend != "" && slices.ContainsFunc(former.Items, func(claim corev1.PersistentVolumeClaim) bool { return claim.UID == pv.Spec.ClaimRef.UID })
-		if !isFormer && (f.namespace == "" || f.namespace == one.namespace) {
+		if former[pv.Spec.ClaimRef.UID] {
+			one.state, one.why = moveFormer, "it has the copy of a move, or the former volume; delete it when the copy is trusted"
+		}
+		if f.namespace == "" || f.namespace == one.namespace {
 			all = append(all, one)
 		}
 	}
@@ -224,7 +235,7 @@ func writeMoves(w io.Writer, all []*oneMove) error {
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(x, y *oneMove) int { return cmp.Compare(x.state, y.state) })
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "CLAIM\tBACKEND\tPERSISTENTVOLUME\tVOLUME\tGIB\tSTATE\tWHY")
+	fmt.Fprintln(table, "CLAIM\tFROM\tPERSISTENTVOLUME\tVOLUME\tGIB\tSTATE\tWHY")
 	for _, one := range all {
 		row(table, one.namespace+"/"+one.claim, one.backend, one.pv, one.volume.ID, fmt.Sprint(one.volume.SizeGiB), one.state.String(), one.why)
 	}
@@ -248,7 +259,7 @@ func (f *moveFlags) conclude(ctx context.Context, stdout io.Writer, moves moves,
 	case ctx.Err() != nil:
 		err = errors.New("interrupted; run the command again to continue")
 	case left > 0:
-		err = fmt.Errorf("%d of %d volumes cannot be moved, and %d more are busy; run the command again when they are free", count[moveRefused], len(all), count[moveBusy])
+		err = fmt.Errorf("%d of %d volumes cannot be moved, and %d are busy; run the command again when they are free", count[moveRefused], len(all), count[moveBusy])
 	}
 	return policycli.Exit(policycli.ExitFailed, err)
 }

@@ -101,7 +101,12 @@ func IsFinished(pod *corev1.Pod) bool {
 
 // Uses reports whether a pod uses a claim, or will once it has a node.
 func Uses(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	return !IsFinished(pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+	return !IsFinished(pod) && NamesClaim(pod, claim)
+}
+
+// NamesClaim reports whether a pod uses a claim, will, or has.
+func NamesClaim(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim.Name ||
 			v.Ephemeral != nil && pod.Name+"-"+v.Name == claim.Name && metav1.IsControlledBy(claim, pod)
 	})

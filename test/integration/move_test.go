@@ -135,12 +135,12 @@ func TestMoveAllVolumesOfAType(t *testing.T) {
 	}
 	const refused = `moves-a/native +\S+ +pvc-\S+ +\S+ +1 +refused +\S.*is native, so it records for good`
 	move(1, nil, refused, `moves-b/in-use +lab +pvc-\S+ +\S+ +1 +busy`, `moves-b/kept .* refused +volume \S+ has snapshots`, `moves-b/free .* ready`,
-		`nothing was changed; with --apply, the command would move 1 volumes \(1 GiB\) of type "iscsi" to "iscsi-mp"`)
+		`nothing was changed; with --apply, the command would move 1 volumes \(1 GiB\) to type "iscsi-mp"`)
 	types("iscsi iscsi iscsi iscsi")
 	move(2, []string{"moves-b/free"}, `needs one claim as NAMESPACE/CLAIM, or --from`)
 	move(2, []string{"--at-once", "0"}, `--at-once must be from 1 to 50, not 0`)
 	move(1, []string{"--apply", "--namespace", "moves-b"}, `\[\d/4\] moves-b/free \(1 GiB\): moved after \ds`,
-		`1 volumes \(1 GiB\) of type "iscsi" were moved to "iscsi-mp"`, `1 of 4 volumes cannot be moved, and 2 more are busy`)
+		`1 volumes \(1 GiB\) were moved to type "iscsi-mp"`, `1 of 4 volumes cannot be moved, and 2 are busy`)
 	types("iscsi-mp iscsi iscsi iscsi")
 
 	w.must(w.sim.SetVolumeStatus(volumes["in-use"].ID, "available"))
@@ -148,7 +148,7 @@ func TestMoveAllVolumesOfAType(t *testing.T) {
 		_ = pause(w.ctx, 2*time.Second)
 		_ = w.sim.SetVolumeStatus(volumes["late"].ID, "available")
 	}()
-	move(1, []string{"--apply", "--wait", "5s", "--backend", "lab"}, `moves-b/late \(1 GiB\): moved`, `1 of 3 volumes cannot be moved, and 0 more are busy`)
+	move(1, []string{"--apply", "--wait", "5s", "--from-backend", "lab"}, `moves-b/late \(1 GiB\): moved`, `1 of 3 volumes cannot be moved, and 0 are busy`)
 	types("iscsi-mp iscsi-mp iscsi iscsi-mp")
 	for i := range claims {
 		if all := w.sim.VolumesNamed(claims[i].Spec.VolumeName); len(all) != 1 || all[0].ID != volumes[claims[i].Name].ID {

@@ -50,7 +50,7 @@ func (n *copyingNode) run(ctx context.Context) error {
 		}
 		for i := range list.Items {
 			pod := &list.Items[i]
-			if pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil {
+			if pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 {
 				continue
 			}
 			if err := n.runPod(ctx, pod); err != nil && ctx.Err() == nil {
@@ -162,10 +162,13 @@ func TestMoveToAnotherBackend(t *testing.T) {
 		w.must(err)
 		pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, v.pv, metav1.GetOptions{})
 		w.must(err)
-		now, found := w.sim.Volume(v.id)
-		if !found || now.Metadata["csi.storage.k8s.io/pv/name"] != v.pv || now.Metadata[annotation("swap")] != "" || now.Status != "available" {
-			t.Errorf("claim %s: volume %s is %s, with %v", claim, v.id, now.Status, now.Metadata)
-		}
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			now, found := w.sim.Volume(v.id)
+			if found && now.Metadata["csi.storage.k8s.io/pv/name"] == v.pv && now.Metadata[annotation("swap")] == "" && now.Status == "available" {
+				return "", nil
+			}
+			return fmt.Sprintf("claim %s: volume %s is %s, with %v", claim, v.id, now.Status, now.Metadata), nil
+		}))
 		return pv.Annotations[objects.AnnotationBackend] + "/" + v.id
 	}
 	first, second := at("data"), at("other")
@@ -193,7 +196,7 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	pods := suite.Client.CoreV1().Pods("movecopy-b")
 	_, err = pods.Create(w.ctx, pod("user", "data"), metav1.CreateOptions{})
 	w.must(err)
-	move("data", 1, "pod movecopy-b/user uses claim data; stop it, or wait for its end", toGold...)
+	move("data", 1, "pod user uses claim data; stop it first", toGold...)
 	w.must(pods.Delete(w.ctx, "user", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 
 	node.prepare(`{"error": "no space left on device"}`, nil)
@@ -215,7 +218,7 @@ func TestMoveToAnotherBackend(t *testing.T) {
 		t.Errorf("the claim is swapped with what may be half a copy: %d %s", code, output)
 	}
 
-	move("data", 0, "keeps that volume", toGold...)
+	move("data", 0, "claim movecopy-b/data has volume "+copied+"; claim data-former keeps "+first+": delete it when you trust the copy", toGold...)
 	if got := at("data"); got != copied || at("data-former") != first {
 		t.Errorf("the claims have %s and %s", got, at("data-former"))
 	}
@@ -227,7 +230,7 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	}
 	// The former volume is not moved by a drain, and not overwritten once it is the claim's again.
 	code, output := w.volumeCommand("move", "--from-backend", "lab", "--to-backend", "gold", "--image", "none.example/program", "--storage-class", "movecopy-gold", "--apply")
-	if code != 0 || !strings.Contains(output, "1 volumes (1 GiB) were moved to backend gold") {
+	if code != 0 || !strings.Contains(output, "1 volumes (1 GiB) were moved to backend gold") || !strings.Contains(output, "movecopy-b/data-former") {
 		t.Errorf("exit code %d: %s", code, output)
 	}
 	if at("other") == second || at("other-former") != second || at("data-former") != first {
@@ -236,7 +239,7 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	if code, output := w.volumeCommand("swap", "movecopy-b/data", "--with", "data-former", "--apply", "--back"); code != 0 {
 		t.Error(output)
 	}
-	move("data", 1, "claim movecopy-b/data-former has been swapped with this one before, so it may have the only data", toGold...)
+	move("data", 1, "claim movecopy-b/data-former exists, and was not made for a copy of this one; rename or delete it", toGold...)
 	if code, answer := w.audit(); code != 0 {
 		t.Errorf("the audit finds %+v", answer.Findings)
 	}

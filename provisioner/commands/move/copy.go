@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,56 +20,71 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
+const (
+	containerName = "copy"
+	// gate keeps the pod from its node until everything is checked.
+	gate = objects.Prefix + "copy"
+)
+
 // copying is one move, from the copy to the swap.
 type copying struct {
 	*Mover
 	*Plan
 	pods   podrun.Runner
-	users  *users
 	second *corev1.PersistentVolumeClaim
 }
 
-// run copies the volume, and swaps it with its copy.
-func (c *copying) run(ctx context.Context) (err error) {
+// run copies the volume, swaps it with its copy, and returns where the copy is.
+func (c *copying) run(ctx context.Context) (at wire.Handle, err error) {
+	// A claim that waits for its pod is bound only then.
+	if waits := c.class.VolumeBindingMode != nil && *c.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer; !waits {
+		if err := c.bound(ctx); err != nil {
+			return at, err
+		}
+	}
 	pod, err := c.pods.Start(ctx, c.pod())
 	if err != nil {
-		return err
+		return at, err
 	}
-	// It stays until the swap: its events say how far the pods were seen. One that has ended
-	// has no volumes.
 	defer func() { err = errors.Join(err, c.pods.Remove(context.WithoutCancel(ctx), pod)) }()
-	c.pods.Say(fmt.Sprintf("pod %s/%s copies the volume", pod.Namespace, pod.Name))
-	ended, err := c.pods.Ended(ctx, pod)
+	users, err := watchUsers(ctx, c.Swapper.Client, pod, c.claim, c.second)
 	if err != nil {
-		return err
+		return at, err
+	}
+	defer users.stop()
+	if err := c.begin(ctx, pod); err != nil {
+		return at, err
+	}
+	c.pods.Say(fmt.Sprintf("pod %s/%s copies the volume", pod.Namespace, pod.Name))
+	ended, err := c.pods.Ended(users.unlessUsed, pod)
+	if used := users.err(); used != nil {
+		return at, used
+	}
+	if err != nil {
+		return at, err
 	}
 	var copied wire.Copied
-	said, why := podrun.Said(ended)
+	said, why := c.pods.Said(ended)
 	notJSON := json.Unmarshal([]byte(said), &copied)
 	switch {
 	case notJSON == nil && copied.Error != "":
-		return fmt.Errorf("the volume is not copied: %s", copied.Error)
+		return at, fmt.Errorf("the volume is not copied: %s", copied.Error)
 	case notJSON != nil || ended.Status.Phase != corev1.PodSucceeded:
-		return errors.New(why)
+		return at, errors.New(why)
 	}
 	c.pods.Say(fmt.Sprintf("copied and compared %d files, %d MiB", copied.Files, copied.Bytes>>20))
-	if err := c.bound(ctx); err != nil {
-		return err
-	}
-	if err := c.checkBackend(ctx); err != nil {
-		return err
-	}
-	return c.swap(ctx, pod)
+	return c.swap(ctx, users)
 }
 
 // pod copies the volume of one claim to that of the other. It is root with what a copy of
-// owners, modes and devices takes, and nothing else.
+// owners, modes and devices takes, and nothing else. It goes with the second claim, so that it
+// clears no other one of that name.
 func (c *copying) pod() *corev1.Pod {
 	container := corev1.Container{
-		Name: "copy", Image: c.Image, Args: []string{"node", "copy", "--result-file=/dev/termination-log", fmt.Sprintf("--mib-per-second=%d", c.MiBPerSecond)},
-		Resources: corev1.ResourceRequirements{
+		Name: containerName, Image: c.Image, Args: []string{"node", "copy", "--result-file=/dev/termination-log", fmt.Sprintf("--mib-per-second=%d", c.MiBPerSecond)},
+		Resources: corev1.ResourceRequirements{ // quotas may ask for all of them
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("512Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi")},
 		},
 		SecurityContext: &corev1.SecurityContext{
 			RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
@@ -77,6 +94,7 @@ func (c *copying) pod() *corev1.Pod {
 	spec := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
 		SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		SchedulingGates: []corev1.PodSchedulingGate{{Name: gate}},
 	}
 	for path, claim := range map[string]string{wire.CopyFrom: c.Claim, wire.CopyTo: c.former()} {
 		name := path[1:]
@@ -91,26 +109,74 @@ func (c *copying) pod() *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: c.podName(),
-			Labels: map[string]string{"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy"}, Annotations: map[string]string{annotationRun: c.users.run},
+			Labels: map[string]string{
+				"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy", swap.LabelCopy: string(c.claim.UID),
+				"sidecar.istio.io/inject": "false", // it would not end
+			},
+			Annotations:     map[string]string{"linkerd.io/inject": "disabled"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: c.second.Name, UID: c.second.UID}},
 		},
 		Spec: spec,
 	}
+}
+
+// begin checks once more what the copy depends on, now that nobody else can move or swap the
+// volumes, and lets the pod begin.
+func (c *copying) begin(ctx context.Context, pod *corev1.Pod) error {
+	second, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Get(ctx, c.second.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot read claim %s/%s: %w", c.Namespace, c.second.Name, err)
+	}
+	again, err := c.Mover.Plan(ctx, c.Request)
+	switch {
+	case err != nil:
+		return err
+	case second.UID != c.second.UID || second.Labels[swap.LabelCopy] != swap.CopyPartial || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
+		return busy("claims %s/%s and %s have changed since the command began; run it again", c.Namespace, c.Claim, second.Name)
+	case second.Status.Phase == corev1.ClaimBound:
+		plan, err := c.swapper(nil).Plan(ctx, c.swapOf())
+		if refusal, ok := errors.AsType[*swap.RefusedError](err); ok && !refusal.Busy {
+			return refused("%s; if that is because of claim %s, delete it: it is only a copy", refusal, second.Name)
+		}
+		if err != nil {
+			return err
+		}
+		if !plan.IsNew() {
+			return busy("the volumes of claims %s/%s and %s have been swapped; run the command again", c.Namespace, c.Claim, second.Name)
+		}
+		if c.second = second; second.Spec.VolumeName != "" {
+			if _, err := c.secondAt(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	start := fmt.Appendf(nil, `{"metadata": {"uid": %q}, "spec": {"schedulingGates": []}}`, pod.UID)
+	_, err = c.Swapper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, start, metav1.PatchOptions{})
+	return err
 }
 
 // bound waits until the second claim is bound.
 func (c *copying) bound(ctx context.Context) error {
 	ctx, end := context.WithTimeout(ctx, c.Patience)
 	defer end()
+	began, told := time.Now(), ""
 	for {
 		now, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Get(ctx, c.second.Name, metav1.GetOptions{})
 		switch {
-		case err != nil:
+		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("cannot read claim %s/%s: %w", c.Namespace, c.second.Name, err)
+		case err != nil:
 		case now.UID != c.second.UID || now.DeletionTimestamp != nil:
-			return refused(false, "claim %s/%s was deleted meanwhile", c.Namespace, c.second.Name)
+			return refused("claim %s/%s was deleted meanwhile", c.Namespace, c.second.Name)
 		case now.Status.Phase == corev1.ClaimBound:
 			c.second = now
 			return nil
+		}
+		if time.Since(began) > sayAfter {
+			if why := c.warning(ctx); why != told {
+				told = why
+				c.pods.Say(fmt.Sprintf("claim %s waits: %s", c.second.Name, why))
+			}
 		}
 		if c.pods.Wait(ctx) != nil {
 			return fmt.Errorf("claim %s/%s is not bound; kubectl cinder why %s -n %s says why", c.Namespace, c.second.Name, c.second.Name, c.Namespace)
@@ -118,42 +184,74 @@ func (c *copying) bound(ctx context.Context) error {
 	}
 }
 
-// checkBackend checks where the volume of the second claim is.
-func (c *copying) checkBackend(ctx context.Context) error {
+// sayAfter is how long a claim may wait before its warnings are shown.
+const sayAfter = 10 * time.Second
+
+// warning returns the last warning about the second claim. That there is none matters to nobody.
+func (c *copying) warning(ctx context.Context) (why string) {
+	events, err := c.Swapper.Client.CoreV1().Events(c.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.name=" + c.second.Name})
+	if err != nil || len(events.Items) == 0 {
+		return ""
+	}
+	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	return last.Reason + ": " + last.Message
+}
+
+// secondAt returns where the volume of the second claim is.
+func (c *copying) secondAt(ctx context.Context) (wire.Handle, error) {
 	pv, err := c.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, c.second.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("cannot read PersistentVolume %s: %w", c.second.Spec.VolumeName, err)
+		return wire.Handle{}, fmt.Errorf("cannot read PersistentVolume %s: %w", c.second.Spec.VolumeName, err)
 	}
-	if at := pv.Annotations[objects.AnnotationBackend]; at != c.Backend {
-		return refused(false, "claim %s/%s got a volume on backend %s instead of %s; delete the claim", c.Namespace, c.second.Name, at, c.Backend)
+	at, err := objects.LocationOf(pv)
+	if err == nil && at.Backend != c.Backend {
+		err = refused("claim %s/%s got a volume on backend %s instead of %s: see its event BackendChosen, or the policy that the program runs with; then delete the claim", c.Namespace, c.second.Name, at.Backend, c.Backend)
 	}
-	return nil
+	return at, err
 }
 
 // swap swaps the volumes, once both are detached, unless a pod has used one of them.
-func (c *copying) swap(ctx context.Context, pod *corev1.Pod) error {
-	swapper := c.Swapper
-	swapper.BeforeCommit = func(ctx context.Context) error {
-		if err := c.users.onlyUser(ctx, pod); err != nil {
+func (c *copying) swap(ctx context.Context, users *users) (at wire.Handle, err error) {
+	if err := c.bound(ctx); err != nil {
+		return at, err
+	}
+	if at, err = c.secondAt(ctx); err != nil {
+		return at, err
+	}
+	if err := c.detached(ctx, users); err != nil {
+		return at, err
+	}
+	swapper := c.swapper(&[2]wire.Handle{c.At, at})
+	swapper.Copy.Complete = func(ctx context.Context) error {
+		if err := users.onlyUser(ctx); err != nil {
 			return err
 		}
 		// From here on, the second claim may have the only data.
-		label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, swap.LabelCopy, swap.CopyFormer)
-		_, err := swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(ctx, c.second.Name, types.MergePatchType, label, metav1.PatchOptions{})
-		return err
+		return c.label(ctx, swap.CopyFormer)
 	}
+	plan, err := swapper.Plan(ctx, c.swapOf())
+	if err != nil {
+		return at, err
+	}
+	return at, swapper.Apply(ctx, plan)
+}
+
+// detached waits until no node has one of the volumes any more.
+func (c *copying) detached(ctx context.Context, users *users) error {
 	patience := time.Now().Add(c.Patience)
-	for {
-		plan, err := swapper.Plan(ctx, c.swapOf())
-		if err == nil {
-			return swapper.Apply(ctx, plan)
-		}
-		// The nodes may not have let go yet.
-		if refusal, ok := errors.AsType[*swap.RefusedError](err); !ok || !refusal.Busy || time.Now().After(patience) {
-			return err
-		}
-		if problem := errors.Join(c.users.err(), c.pods.Wait(ctx)); problem != nil {
-			return problem
+	for _, name := range []string{c.Claim, c.second.Name} {
+		for {
+			_, _, err := c.swapper(nil).Movable(ctx, c.Namespace, name)
+			if refusal, ok := errors.AsType[*swap.RefusedError](err); !ok || !refusal.Busy || time.Now().After(patience) {
+				if err != nil {
+					return err
+				}
+				break
+			}
+			if err := errors.Join(users.err(), c.pods.Wait(ctx)); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }

@@ -4,13 +4,18 @@
 // somebody deletes the second claim, and everything in between is what the tenant sees:
 // a claim, and a pod.
 //
+// The pod is also the lock. It is made with a scheduling gate; while it is there, nobody else
+// moves or swaps either volume. Only then is everything checked that the copy depends on, and
+// the gate removed.
+//
 // A copy is worth nothing if somebody has written meanwhile. Every pod of the namespace is
 // watched from before the copy until both volumes are reserved at Cinder for the swap, and
-// any other pod that names one of the claims takes the swap back. A run that did not see
-// all of that makes the copy anew.
+// any other pod that names one of the claims ends the copy, or takes the swap back. A run
+// that did not see all of that makes the copy anew.
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +26,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/podrun"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
@@ -54,58 +61,111 @@ type Plan struct {
 	Request
 	// Done means that the claim has a volume on the backend.
 	Done bool
-	// At is where the claim's volume is.
-	At    wire.Handle
-	claim *corev1.PersistentVolumeClaim
-	pv    *corev1.PersistentVolume
-	class *storagev1.StorageClass
+	// PersistentVolume is the name of the claim's, and At is where its volume is.
+	PersistentVolume string
+	At               wire.Handle
+	claim            *corev1.PersistentVolumeClaim
+	pv               *corev1.PersistentVolume
+	class            *storagev1.StorageClass
+	// begun is a swap with the copy that an earlier run has begun; nil if none has.
+	begun *swap.Plan
 }
 
 // former is the name of the second claim, which keeps the former volume in the end.
 func (p *Plan) former() string { return p.Claim + "-former" }
 
-func refused(busy bool, format string, arguments ...any) error {
-	return &swap.RefusedError{Problems: []string{fmt.Sprintf(format, arguments...)}, Busy: busy}
+// swapOf is the swap of a claim's volume with its copy.
+func (p *Plan) swapOf() swap.Request {
+	return swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, p.former()}}
+}
+
+// podName is the name of the copying pod, so that only one works on a claim.
+func (p *Plan) podName() string { return "copy-" + string(p.claim.UID) }
+
+// isCopyOf reports whether a claim was made for a copy of another one's volume.
+func isCopyOf(second, of *corev1.PersistentVolumeClaim) bool {
+	return second.Annotations[objects.AnnotationCopyOf] == string(of.UID) && second.Labels[swap.LabelCopy] != ""
+}
+
+func refused(format string, arguments ...any) error {
+	return &swap.RefusedError{Problems: []string{fmt.Sprintf(format, arguments...)}}
+}
+
+// busy is a refusal that passes.
+func busy(format string, arguments ...any) error {
+	return &swap.RefusedError{Problems: []string{fmt.Sprintf(format, arguments...)}, Busy: true}
+}
+
+// swapper returns what swaps a volume with its copy. Without the volumes that were copied, it
+// only looks, and ends what an earlier run has begun.
+func (m *Mover) swapper(copied *[2]wire.Handle) *swap.Swapper {
+	swapper := m.Swapper
+	swapper.Copy = &swap.Copy{Volumes: copied, Complete: func(context.Context) error { return errors.New("the copy is not known to be complete") }}
+	return &swapper
 }
 
 // Plan checks everything that can be checked without a change. A *swap.RefusedError lists
 // what prevents the move.
 func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 	p := &Plan{Request: request}
-	var err error
-	if p.claim, p.pv, err = m.Swapper.Movable(ctx, p.Namespace, p.Claim); p.pv == nil {
+	var refusal, err error
+	if p.claim, p.pv, refusal = m.swapper(nil).Movable(ctx, p.Namespace, p.Claim); p.pv == nil {
+		return nil, refusal
+	}
+	p.PersistentVolume = p.pv.Name
+	if p.At, err = objects.LocationOf(p.pv); err != nil {
 		return nil, err
 	}
-	at, damaged := objects.LocationOf(p.pv)
-	if damaged != nil {
-		return nil, damaged
+	if p.begun, err = m.begun(ctx, p); err != nil || p.begun != nil {
+		return p, err
 	}
-	isSwapping := p.pv.Annotations[swap.AnnotationIntent] != ""
-	p.At, p.Done = at, at.Backend == p.Backend && !isSwapping
-	switch owner := metav1.GetControllerOf(p.claim); {
-	case p.Done:
+	if p.Done = p.At.Backend == p.Backend; p.Done {
 		return p, nil
-	case err != nil:
-		return nil, err
+	}
+	pod, err := m.Swapper.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.podName(), metav1.GetOptions{})
+	switch owner := metav1.GetControllerOf(p.claim); {
+	case err == nil && !podrun.IsReplaceable(pod):
+		return nil, busy("pod %s/%s of another run copies the volume of claim %s; wait for its end, or delete the pod", pod.Namespace, pod.Name, p.Claim)
+	case refusal != nil:
+		return nil, refusal
 	case owner != nil && owner.Kind == "Pod":
-		return nil, refused(false, "claim %s/%s is an ephemeral volume of pod %s, and goes with it", p.Namespace, p.Claim, owner.Name)
+		return nil, refused("claim %s/%s is an ephemeral volume of pod %s, and goes with it", p.Namespace, p.Claim, owner.Name)
 	case !slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool { return mode != corev1.ReadOnlyMany }):
-		return nil, refused(false, "claim %s/%s is ReadOnlyMany only, so no pod could write the copy", p.Namespace, p.Claim)
+		return nil, refused("claim %s/%s is ReadOnlyMany only, so no pod could write the copy", p.Namespace, p.Claim)
 	case p.claim.Labels[swap.LabelCopy] != "":
-		return nil, refused(false, "claim %s/%s was made by a move itself; delete it when its data is not needed", p.Namespace, p.Claim)
+		return nil, refused("claim %s/%s was made by a move itself; delete it when its data is not needed", p.Namespace, p.Claim)
 	case len(p.former()) > 253:
-		return nil, refused(false, "no claim can be named %s, which is too long", p.former())
+		return nil, refused("no claim can be named %s, which is too long", p.former())
 	}
-	if p.StorageClass == "" && p.claim.Spec.StorageClassName != nil {
-		p.StorageClass = *p.claim.Spec.StorageClassName
+	p.StorageClass = cmp.Or(p.StorageClass, p.pv.Spec.StorageClassName)
+	p.class, err = m.Swapper.Client.StorageV1().StorageClasses().Get(ctx, p.StorageClass, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, refused("StorageClass %q does not exist; name one with --storage-class", p.StorageClass)
 	}
-	if p.class, err = m.Swapper.Client.StorageV1().StorageClasses().Get(ctx, p.StorageClass, metav1.GetOptions{}); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("cannot read StorageClass %q: %w", p.StorageClass, err)
 	}
-	if isSwapping {
-		return p, nil // granted and copied before
-	}
 	return p, m.decide(ctx, p)
+}
+
+// begun returns the swap of the volume with its copy that an earlier run has begun; nil if none
+// has. A swap with another claim is an error.
+func (m *Mover) begun(ctx context.Context, p *Plan) (*swap.Plan, error) {
+	intents := p.pv.Annotations[swap.AnnotationIntent]
+	second, err := m.Swapper.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
+	if err == nil && isCopyOf(second, p.claim) && second.Spec.VolumeName != "" {
+		var pv *corev1.PersistentVolume
+		if pv, err = m.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, second.Spec.VolumeName, metav1.GetOptions{}); err == nil {
+			intents += pv.Annotations[swap.AnnotationIntent] // the last that an ended swap leaves
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	if intents == "" {
+		return nil, nil
+	}
+	return m.swapper(nil).Plan(ctx, p.swapOf())
 }
 
 // decide asks the policy whether the claim may have a volume of the backend, and whether a
@@ -115,17 +175,32 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("cannot read namespace %s, whose labels may determine its tenant: %w", p.Namespace, err)
 	}
+	asked := objects.RequestOf(p.second(), p.class, namespace.Labels)
+	made := m.Swapper.Policy.Decide(asked)
 	var problems []string
+	refuse := func(format string, arguments ...any) { problems = append(problems, fmt.Sprintf(format, arguments...)) }
 	if held := m.Swapper.Policy.DecideHolder(objects.RequestToHold(p.Namespace, p.Claim, namespace.Labels, p.pv), p.Backend); held.Denial != nil {
-		problems = append(problems, fmt.Sprintf("the claim may not have a volume of backend %s: %s: %s", p.Backend, held.Denial.Reason, held.Denial.Message))
+		refuse("claim %s could not have a volume of backend %s: %s: %s", p.Claim, p.Backend, held.Denial.Reason, held.Denial.Message)
 	}
-	switch made := m.Swapper.Policy.Decide(objects.RequestOf(p.second(), p.class, namespace.Labels)); {
+	if kept := m.Swapper.Policy.DecideHolder(asked, p.At.Backend); kept.Denial != nil {
+		refuse("claim %s could not keep the former volume: %s: %s", p.former(), kept.Denial.Reason, kept.Denial.Message)
+	}
+	backend, _ := m.Swapper.Policy.Backend(p.Backend)
+	switch {
+	case p.class.Provisioner != m.Swapper.ProvisionerName && p.class.Provisioner != policy.CSIDriver:
+		refuse("StorageClass %s is of another provisioner, %s", p.StorageClass, p.class.Provisioner)
+	case backend != nil && backend.Suspended:
+		refuse("backend %s is suspended, so no new claim gets a volume there", p.Backend)
 	case made.Denial != nil:
-		problems = append(problems, fmt.Sprintf("a new claim of StorageClass %s is denied: %s: %s", p.StorageClass, made.Denial.Reason, made.Denial.Message))
+		refuse("a new claim of StorageClass %s is denied: %s: %s", p.StorageClass, made.Denial.Reason, made.Denial.Message)
+	case !slices.Contains(made.Backends, p.Backend):
+		refuse("a new claim of StorageClass %s gets no volume on backend %s; add it to the rule, or name another StorageClass", p.StorageClass, p.Backend)
 	case !slices.Contains(made.CSI, p.Backend):
-		problems = append(problems, fmt.Sprintf("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend))
+		refuse("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend)
+	case !objects.IsBlockVolume(p.pv) && made.Volume.FSType != p.pv.Spec.CSI.FSType:
+		refuse("a new claim of StorageClass %s has filesystem %s, and this one %s", p.StorageClass, made.Volume.FSType, p.pv.Spec.CSI.FSType)
 	case made.Backends[0] != p.Backend:
-		problems = append(problems, fmt.Sprintf("a new claim of StorageClass %s goes to backend %s before %s; set suspended: true on that one, change the order of the rule, or name another StorageClass", p.StorageClass, made.Backends[0], p.Backend))
+		refuse("a new claim of StorageClass %s goes to backend %s before %s; set suspended: true on that one, change the order of the rule, or name another StorageClass", p.StorageClass, made.Backends[0], p.Backend)
 	}
 	if len(problems) > 0 {
 		return &swap.RefusedError{Problems: problems}
@@ -135,7 +210,10 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 
 // Describe says what the move does.
 func (p *Plan) Describe() string {
-	if p.Done {
+	switch {
+	case p.begun != nil:
+		return fmt.Sprintf("a swap that an earlier run has begun with claim %s/%s and its copy is ended first", p.Namespace, p.Claim)
+	case p.Done:
 		return fmt.Sprintf("claim %s/%s has volume %s; nothing to do", p.Namespace, p.Claim, p.At)
 	}
 	return fmt.Sprintf("claim %s/%s gets a copy of volume %s on backend %s, and claim %s, of StorageClass %s, keeps that volume",
@@ -156,58 +234,84 @@ func (p *Plan) second() *corev1.PersistentVolumeClaim {
 	}
 }
 
-// Apply moves the volume. After an error, it may be run again; what it leaves is the second
-// claim.
-func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) error {
-	if p.Done {
-		return m.tidy(ctx, p)
+// Apply moves the volume, and returns where it is then. After an error, it may be run again.
+func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) (wire.Handle, error) {
+	if p.begun != nil {
+		err := m.swapper(nil).EndEarlier(ctx, p.begun)
+		if err == nil {
+			p, err = m.Plan(ctx, p.Request)
+		}
+		if err != nil {
+			return wire.Handle{}, err
+		}
 	}
-	second, err := m.secondClaim(ctx, p)
+	c := &copying{Mover: m, Plan: p, pods: podrun.Runner{
+		Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true, Container: containerName,
+	}}
+	if p.Done {
+		return p.At, c.tidy(ctx)
+	}
+	if err := c.makeSecond(ctx); err != nil {
+		return wire.Handle{}, err
+	}
+	at, err := c.run(ctx)
+	if err != nil {
+		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, p.former())
+	}
+	return at, err
+}
+
+// makeSecond makes the claim that gets the copy, unless an earlier run has.
+func (c *copying) makeSecond(ctx context.Context) error {
+	claims := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
+	second, err := claims.Get(ctx, c.former(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) { // A full quota denies to make one even if it is there.
+		second, err = claims.Create(ctx, c.Plan.second(), metav1.CreateOptions{})
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot make claim %s/%s for the copy: %w", c.Namespace, c.former(), err)
+	case !isCopyOf(second, c.claim):
+		return refused("claim %s/%s exists, and was not made for a copy of this one; rename or delete it", c.Namespace, second.Name)
+	case second.DeletionTimestamp != nil:
+		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", c.Namespace, second.Name)
+	}
+	c.second = second
+	if second.Labels[swap.LabelCopy] == swap.CopyFormer {
+		return c.reuse(ctx)
+	}
+	return nil
+}
+
+// reuse takes the second claim of an earlier run for a new copy, if that run's swap was never
+// made: the label comes before.
+func (c *copying) reuse(ctx context.Context) error {
+	pv, err := c.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, c.second.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	c := &copying{
-		Mover: m, Plan: p, second: second,
-		pods: podrun.Runner{Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true},
+	if swapped, err := objects.SwappedOf(pv); err != nil || swapped != nil {
+		return errors.Join(err, refused("claim %s/%s keeps the former volume of an earlier move; delete it first", c.Namespace, c.second.Name))
 	}
-	// A claim that waits for its pod is bound only then. Otherwise it is better to know before
-	// the copy what prevents the swap.
-	if immediate := p.class.VolumeBindingMode == nil || *p.class.VolumeBindingMode == storagev1.VolumeBindingImmediate; immediate || second.Status.Phase == corev1.ClaimBound {
-		if err := c.bound(ctx); err != nil {
-			return err
-		}
-		if done, err := m.finish(ctx, second, p.swapOf()); done || err != nil {
-			return err
-		}
-		if err := c.checkBackend(ctx); err != nil {
-			return err
-		}
-	}
-	if c.users, err = watchUsers(ctx, m.Swapper.Client, p.claim, second); err != nil {
-		return err
-	}
-	defer c.users.stop()
-	// A node that has the volume may still write what a pod left.
-	if _, _, err := m.Swapper.Movable(ctx, p.Namespace, p.Claim); err != nil {
-		return err
-	}
-	return c.run(ctx)
+	return c.label(ctx, swap.CopyPartial)
 }
 
-// tidy ends what a run has left that was killed after the claim had its new volume.
-func (m *Mover) tidy(ctx context.Context, p *Plan) error {
-	client := m.Swapper.Client.CoreV1()
-	second, err := client.PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
-	if err == nil && isCopyOf(second, p.claim) && second.Status.Phase == corev1.ClaimBound {
-		_, err = m.finish(ctx, second, p.swapOf())
+// label says what the volume of the second claim is.
+func (c *copying) label(ctx context.Context, value string) error {
+	label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, swap.LabelCopy, value)
+	second, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(ctx, c.second.Name, types.MergePatchType, label, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot label claim %s/%s: %w", c.Namespace, c.second.Name, err)
 	}
-	if _, isRefused := errors.AsType[*swap.RefusedError](err); err != nil && !isRefused && !apierrors.IsNotFound(err) {
-		return err // that a new swap is refused does not matter
-	}
-	pod, err := client.Pods(p.Namespace).Get(ctx, p.podName(), metav1.GetOptions{})
-	if err == nil && pod.Annotations[annotationRun] != "" {
-		pods := podrun.Runner{Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause}
-		err = pods.Remove(ctx, pod)
+	c.second = second
+	return nil
+}
+
+// tidy removes the pod that a killed run has left.
+func (c *copying) tidy(ctx context.Context) error {
+	pod, err := c.Swapper.Client.CoreV1().Pods(c.Namespace).Get(ctx, c.podName(), metav1.GetOptions{})
+	if err == nil && podrun.IsReplaceable(pod) {
+		return c.pods.Remove(ctx, pod)
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -215,60 +319,27 @@ func (m *Mover) tidy(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// swapOf is the swap of a claim's volume with its copy.
-func (p *Plan) swapOf() swap.Request {
-	return swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, p.former()}}
-}
-
-// podName is the name of the copying pod, so that only one works on a claim.
-func (p *Plan) podName() string { return "copy-" + string(p.claim.UID) }
-
-// isCopyOf reports whether a claim was made for a copy of another one's volume.
-func isCopyOf(second, of *corev1.PersistentVolumeClaim) bool {
-	return second.Annotations[objects.AnnotationCopyOf] == string(of.UID) && second.Labels[swap.LabelCopy] != ""
-}
-
-// swapper looks at a swap with a copy, and never commits one.
-func (m *Mover) swapper() *swap.Swapper {
-	swapper := m.Swapper
-	swapper.BeforeCommit = func(context.Context) error { return errors.New("the copy is not known to be complete") }
-	return &swapper
-}
-
-// secondClaim returns the claim that gets the copy, and makes it if there is none.
-func (m *Mover) secondClaim(ctx context.Context, p *Plan) (*corev1.PersistentVolumeClaim, error) {
-	claims := m.Swapper.Client.CoreV1().PersistentVolumeClaims(p.Namespace)
-	second, err := claims.Create(ctx, p.second(), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		second, err = claims.Get(ctx, p.former(), metav1.GetOptions{})
+// Try has the API server say whether it would take what a move makes: rights, quotas and Pod
+// Security are checked.
+func (m *Mover) Try(ctx context.Context, p *Plan) error {
+	if p.Done || p.begun != nil {
+		return nil
 	}
+	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	client := m.Swapper.Client.CoreV1()
+	second, err := client.PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err):
+		if second, err = client.PersistentVolumeClaims(p.Namespace).Create(ctx, p.second(), dry); err != nil {
+			return fmt.Errorf("cannot make claim %s/%s for the copy: %w", p.Namespace, p.former(), err)
+		}
 	case err != nil:
-		return nil, fmt.Errorf("cannot make claim %s/%s for the copy: %w", p.Namespace, p.former(), err)
+		return err
 	case !isCopyOf(second, p.claim):
-		return nil, refused(false, "claim %s/%s exists, and was not made for a copy of this one; rename or delete it", p.Namespace, second.Name)
-	case second.DeletionTimestamp != nil:
-		return nil, refused(true, "claim %s/%s of an earlier move is being deleted", p.Namespace, second.Name)
+		return refused("claim %s/%s exists, and was not made for a copy of this one; rename or delete it", p.Namespace, second.Name)
 	}
-	return second, nil
-}
-
-// finish ends a swap that an earlier run has begun. It reports whether nothing is left to do.
-func (m *Mover) finish(ctx context.Context, second *corev1.PersistentVolumeClaim, request swap.Request) (done bool, err error) {
-	plan, err := m.swapper().Plan(ctx, request)
-	if err == nil {
-		err = m.swapper().EndEarlier(ctx, plan)
+	if _, err := client.Pods(p.Namespace).Create(ctx, (&copying{Mover: m, Plan: p, second: second}).pod(), dry); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cannot make a pod in namespace %s for the copy: %w", p.Namespace, err)
 	}
-	if err == nil {
-		plan, err = m.swapper().Plan(ctx, request)
-	}
-	switch refusal, isRefused := errors.AsType[*swap.RefusedError](err); {
-	case err == nil && plan.Done:
-		return true, nil
-	case err != nil && (!isRefused || !refusal.Busy): // a copying pod may have the volumes
-		return false, err
-	case second.Labels[swap.LabelCopy] != swap.CopyPartial:
-		return false, refused(false, "claim %s/%s has been swapped with this one before, so it may have the only data; delete it if it is not needed", second.Namespace, second.Name)
-	}
-	return false, nil
+	return nil
 }

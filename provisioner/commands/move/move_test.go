@@ -66,7 +66,7 @@ func newFixture() *fixture {
 			}},
 			Spec: corev1.PersistentVolumeSpec{
 				Capacity: size, AccessModes: modes, StorageClassName: "old", ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: uid},
-				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "old/1", VolumeAttributes: wire.Volume{}.Context()}},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "old/1", FSType: "ext4", VolumeAttributes: wire.Volume{}.Context()}},
 			},
 		},
 		volume: cinder.Volume{ID: "1", SizeGiB: 1, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI, stamps.KeyAttached: "true"})},
@@ -119,8 +119,8 @@ func TestPlan(t *testing.T) {
 		"to a class of the new backend": {backend: "new", class: "new", want: "claim team-a/data gets a copy of volume old/1 on backend new, and claim data-former, of StorageClass new, keeps that volume"},
 		"already there":                 {backend: "old", want: "claim team-a/data has volume old/1; nothing to do"},
 		"the rule prefers another":      {backend: "new", want: "a new claim of StorageClass old goes to backend old before new; set suspended: true on that one", refused: true},
-		"not granted to the claim":      {backend: "another", class: "new", want: "the claim may not have a volume of backend another: ", refused: true},
-		"not granted to the new claim":  {backend: "another", class: "new", want: "a new claim of StorageClass new is not in mode csi on backend another", refused: true},
+		"not granted to the claim":      {backend: "another", class: "new", want: "claim data could not have a volume of backend another: ", refused: true},
+		"not granted to the new claim":  {backend: "another", class: "new", want: "a new claim of StorageClass new gets no volume on backend another; add it to the rule", refused: true},
 		"no rule for the class":         {backend: "native", class: "native", want: "a new claim of StorageClass native is not in mode csi on backend native", refused: true},
 		"in use":                        {backend: "new", class: "new", change: func(f *fixture) { f.users = []string{"n1"} }, want: "claim data is in use on node n1; stop its pods first", refused: true, busy: true},
 		"already there, and in use":     {backend: "old", change: func(f *fixture) { f.users = []string{"n1"} }, want: "nothing to do"},
@@ -189,7 +189,7 @@ func TestASecondClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 			if err := m.Swapper.Client.(*fake.Clientset).Tracker().Add(second); err != nil {
 				t.Fatal(err)
 			}
-			err = m.Apply(t.Context(), plan, func(string) {})
+			_, err = m.Apply(t.Context(), plan, func(string) {})
 			if _, refused := errors.AsType[*swap.RefusedError](err); !refused {
 				t.Errorf("error %v", err)
 			}

@@ -75,7 +75,7 @@ func podOn(name, node string) *corev1.Pod {
 }
 
 func terminated(phase corev1.PodPhase, message string) corev1.PodStatus {
-	return corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}}}}}
+	return corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{Name: "grow", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}}}}}
 }
 
 // grow runs the command. The pod ends at once, and the program follows the annotation.
@@ -216,7 +216,7 @@ func TestThePodIsAlwaysDeleted(t *testing.T) {
 		"it says less":        {terminated(corev1.PodSucceeded, `{"bytes": 1}`), 0, "node n1: the device has 1 bytes, and the PersistentVolume 21474836480"},
 		"it fails with bytes": {terminated(corev1.PodFailed, `{"bytes": 21474836480}`), 0, "the pod ended as Failed"},
 		"it takes too long":   {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: "too long"}, 0, "without a result: DeadlineExceeded too long"},
-		"it never ends": {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}},
+		"it never ends": {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "grow", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}},
 			0, "the pod has not ended on node n1 (ErrImagePull): context deadline exceeded"},
 		"the command is stopped": {corev1.PodStatus{Phase: corev1.PodRunning}, time.Second, "the pod has not ended on node n1 (it has not begun, or works): context canceled"},
 	} {

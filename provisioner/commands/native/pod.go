@@ -45,7 +45,7 @@ func (r *runner) result(ctx context.Context, v *volume, started *corev1.Pod) (gr
 	if err != nil {
 		return wire.Grown{}, err
 	}
-	said, why := podrun.Said(pod)
+	said, why := r.Said(pod)
 	notJSON := json.Unmarshal([]byte(said), &grown)
 	switch {
 	case notJSON == nil && grown.Error != "":
@@ -73,6 +73,7 @@ func (r *runner) start(ctx context.Context, v *volume) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: templateName + "-" + string(v.claim.UID), Labels: template.Template.Labels}, Spec: template.Template.Spec}
 	pod.Spec.NodeName = v.node
 	container := &pod.Spec.Containers[0]
+	r.Container = container.Name
 	container.Args = slices.Concat(container.Args, v.Arguments())
 	return r.Start(ctx, pod)
 }

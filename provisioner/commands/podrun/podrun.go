@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -35,41 +36,47 @@ type Runner struct {
 	// Say tells what the pod waits for and, with Logs, what it writes.
 	Say  func(string)
 	Logs bool
+	// Container is the name of the pod's container. Others may put more into the pod.
+	Container string
 }
 
-// Start creates a pod. Its name lets only one call at a time work on the same thing; a pod
-// that a killed call has left is replaced once it has ended.
+// Start creates a pod. Its name lets only one call at a time work on the same thing. A pod that
+// a killed call has left is replaced once it has ended, or if it waits for its call to let it
+// begin.
 func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	pods := r.Client.CoreV1().Pods(r.Namespace)
-	// Whether there is a pod to delete must be known, even if the command is told to stop.
-	created, err := pods.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
-	if err == nil {
-		return created, nil
-	}
-	if !apierrors.IsAlreadyExists(err) {
-		// Without an answer, the pod may be there.
-		if unanswered, getErr := pods.Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil {
-			err = errors.Join(err, r.Remove(context.WithoutCancel(ctx), unanswered))
-		}
-		return nil, err
-	}
 	other, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
+	case apierrors.IsNotFound(err):
 	case err != nil:
 		return nil, err
-	case !objects.IsFinished(other):
+	case !IsReplaceable(other):
 		return nil, fmt.Errorf("pod %s/%s of another call has been working on it since %s; wait for it, or delete the pod", r.Namespace, pod.Name, other.CreationTimestamp.UTC().Format(time.RFC3339))
+	default:
+		if err := r.Remove(ctx, other); err != nil {
+			return nil, err
+		}
 	}
-	// A call that was killed has left it.
-	if err := r.Remove(ctx, other); err != nil {
-		return nil, err
+	// Whether there is a pod to delete must be known, even if the command is told to stop.
+	created, err := pods.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
+	if status, ok := errors.AsType[*apierrors.StatusError](err); err == nil || ok && status.ErrStatus.Code < http.StatusInternalServerError {
+		return created, err
 	}
-	return pods.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
+	// Without an answer, the pod may be there.
+	if unanswered, getErr := pods.Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil {
+		err = errors.Join(err, r.Remove(context.WithoutCancel(ctx), unanswered))
+	}
+	return nil, err
+}
+
+// IsReplaceable reports whether a pod does nothing, and will not by itself.
+func IsReplaceable(pod *corev1.Pod) bool {
+	return objects.IsFinished(pod) || len(pod.Spec.SchedulingGates) > 0
 }
 
 // Ended waits for the end of a pod, and says what it waits for.
 func (r *Runner) Ended(ctx context.Context, of *corev1.Pod) (*corev1.Pod, error) {
-	told, began, logged := "", time.Now(), time.Now()
+	told, node, logged, last := "", of.Spec.NodeName, time.Now(), time.Now() // what it waits for, and since when
 	for {
 		pod, err := r.Client.CoreV1().Pods(r.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		switch {
@@ -80,35 +87,49 @@ func (r *Runner) Ended(ctx context.Context, of *corev1.Pod) (*corev1.Pod, error)
 		case err == nil && objects.IsFinished(pod):
 			return pod, nil
 		case err == nil:
-			if reason, message := waitsFor(pod); reason != "" && reason != told {
+			node = pod.Spec.NodeName
+			reason, message := r.waitsFor(pod)
+			if reason != "" && reason != told {
 				told = reason
 				r.Say("the pod waits: " + strings.TrimSpace(reason+" "+message))
 			}
-		}
-		where := "on node " + of.Spec.NodeName
-		if of.Spec.NodeName == "" {
-			where = "on any node"
-		}
-		switch {
-		case err == nil && pod.Status.Phase == corev1.PodPending && r.Patience > 0 && time.Since(began) > r.Patience:
-			return nil, fmt.Errorf("pod %s/%s has not begun %s after %s (%s)", r.Namespace, of.Name, where, r.Patience, cmp.Or(told, "for no reason that it names"))
-		case err == nil && r.Logs && pod.Status.Phase == corev1.PodRunning && time.Since(logged) > logEvery:
-			logged = time.Now()
-			r.sayLast(ctx, pod)
+			switch {
+			case reason == "" && pod.Status.Phase == corev1.PodRunning:
+				last = time.Now() // it works
+			case r.Patience > 0 && time.Since(last) > r.Patience:
+				return nil, fmt.Errorf("pod %s/%s has waited for %s: %s", r.Namespace, of.Name, r.Patience, cmp.Or(strings.TrimSpace(reason+" "+message), "nothing says for what"))
+			}
+			if r.Logs && pod.Status.Phase == corev1.PodRunning && time.Since(logged) > logEvery {
+				logged = time.Now()
+				r.sayLast(ctx, pod)
+			}
 		}
 		if err := r.Wait(ctx); err != nil {
-			return nil, fmt.Errorf("the pod has not ended %s (%s): %w", where, cmp.Or(told, "it has not begun, or works"), err)
+			return nil, fmt.Errorf("the pod has not ended on node %s (%s): %w", cmp.Or(node, "any"), cmp.Or(told, "it has not begun, or works"), err)
 		}
 	}
 }
 
-// waitsFor returns why a pod does not run.
-func waitsFor(pod *corev1.Pod) (reason, message string) {
-	if len(pod.Status.ContainerStatuses) == 1 {
-		if waits := pod.Status.ContainerStatuses[0].State.Waiting; waits != nil {
-			return waits.Reason, waits.Message
+// status returns what is known of the pod's own container.
+func (r *Runner) status(pod *corev1.Pod) (own corev1.ContainerState) {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == r.Container {
+			return status.State
 		}
-		return "", ""
+	}
+	return corev1.ContainerState{}
+}
+
+// waitsFor returns why a pod does not run, or does not end.
+func (r *Runner) waitsFor(pod *corev1.Pod) (reason, message string) {
+	own := r.status(pod)
+	for _, other := range pod.Status.ContainerStatuses {
+		if own.Terminated != nil && other.State.Running != nil {
+			return "ContainerRuns", fmt.Sprintf("container %s has ended, and container %s, which somebody put into the pod, has not", r.Container, other.Name)
+		}
+	}
+	if own.Waiting != nil {
+		return own.Waiting.Reason, own.Waiting.Message
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -131,11 +152,12 @@ func (r *Runner) sayLast(ctx context.Context, pod *corev1.Pod) {
 }
 
 // Said returns the termination message of a pod, and why it ended without one.
-func Said(pod *corev1.Pod) (message, why string) {
-	if all := pod.Status.ContainerStatuses; len(all) == 1 && all[0].State.Terminated != nil {
-		message = all[0].State.Terminated.Message
+func (r *Runner) Said(pod *corev1.Pod) (message, why string) {
+	ended := r.status(pod).Terminated
+	if ended != nil {
+		message, why = ended.Message, ended.Reason
 	}
-	return message, fmt.Sprintf("the pod ended as %s without a result: %s", pod.Status.Phase, cmp.Or(message, strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message), "it says nothing"))
+	return message, fmt.Sprintf("the pod ended as %s without a result: %s", pod.Status.Phase, cmp.Or(message, strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message), why, "it says nothing"))
 }
 
 // Remove deletes a pod, and waits until it is gone.

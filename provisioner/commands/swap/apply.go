@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
@@ -134,11 +137,28 @@ func (r *Swapper) begin(ctx context.Context, p *Plan) error {
 		return nil
 	}
 	err := r.stillFree(ctx, p)
-	if err == nil && r.BeforeCommit != nil {
-		err = r.BeforeCommit(ctx)
+	if err == nil && r.Copy != nil {
+		err = r.Copy.Complete(ctx)
+	} else if err == nil {
+		err = r.forgetCopies(ctx, p)
 	}
 	if err != nil {
 		return errors.Join(err, r.endUnlessCommitted(ctx, p))
+	}
+	return nil
+}
+
+// forgetCopies removes the labels of claims whose volumes are swapped by hand: from then on, a
+// claim that kept a former volume may have the newer data.
+func (r *Swapper) forgetCopies(ctx context.Context, p *Plan) error {
+	for _, s := range p.sides {
+		if s.claim.Labels[LabelCopy] == "" {
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: null}}}`, s.claim.UID, LabelCopy)
+		if _, err := r.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Patch(ctx, s.claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("cannot remove the label %s of claim %s: %w", LabelCopy, s.claim.Name, err)
+		}
 	}
 	return nil
 }

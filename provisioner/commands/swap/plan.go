@@ -96,6 +96,9 @@ func (p *planner) fresh(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := p.isCopied(); err != nil {
+		return err
+	}
 	for i, s := range p.sides {
 		other := p.sides[1-i]
 		s.intent = intent{With: other.name, Back: p.Back, From: recordOf(s.pv), To: recordOf(other.pv)}
@@ -117,6 +120,22 @@ func (p *planner) fresh(ctx context.Context) error {
 		return nil
 	}
 	return p.check(ctx)
+}
+
+// isCopied refuses to swap with a copy what has changed since the copy was made.
+func (p *planner) isCopied() error {
+	if p.Copy == nil || p.Copy.Volumes == nil {
+		return nil
+	}
+	for i, s := range p.sides {
+		if has, want := recordOf(s.pv).String(), p.Copy.Volumes[i].String(); has != want {
+			return refused("claim %s has volume %s by now, and %s was copied", s.claim.Name, has, want)
+		}
+	}
+	if second := p.sides[1].claim; second.Labels[LabelCopy] != CopyPartial {
+		return refused("claim %s is no copy by now", second.Name)
+	}
+	return nil
 }
 
 // check collects all that prevents the swap.
@@ -317,7 +336,7 @@ func (p *planner) checkClaim(s *side) {
 	switch {
 	case objects.EncryptedOf(s.pv) != "":
 		p.refuse("nodes encrypt the volume of claim %s, and its key is that of the claim", s.claim.Name)
-	case s.claim.Labels[LabelCopy] == CopyPartial && p.BeforeCommit == nil:
+	case s.claim.Labels[LabelCopy] == CopyPartial && p.Copy == nil:
 		p.refuse("claim %s is a copy that volume move is making; run that command again", s.claim.Name)
 	}
 }
@@ -353,6 +372,23 @@ func (p *planner) decide(ctx context.Context) error {
 
 // checkUse refuses a volume that a node has, or is about to get.
 func (p *planner) checkUse(ctx context.Context, s *side) error {
+	pods, err := p.Client.CoreV1().Pods(s.claim.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("cannot list the pods of namespace %s: %w", s.claim.Namespace, err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		switch copies := pod.Labels[LabelCopy]; {
+		case !objects.NamesClaim(pod, s.claim):
+		case copies != "" && p.Copy != nil && (copies == string(s.claim.UID) || copies == s.claim.Annotations[objects.AnnotationCopyOf]):
+		case copies != "":
+			p.refuse("pod %s copies the volume of claim %s, for volume move; run that to its end, or delete the pod", pod.Name, s.claim.Name)
+			p.busy++
+		case !objects.IsFinished(pod):
+			p.refuse("pod %s uses claim %s; stop it first", pod.Name, s.claim.Name)
+			p.busy++
+		}
+	}
 	attachments, err := p.Nodes.Attachments(ctx, s.pv.Name)
 	if err != nil {
 		return err

@@ -38,7 +38,9 @@ import (
 // intent as JSON, and goes when all is done.
 const AnnotationIntent = objects.Prefix + "swap"
 
-// LabelCopy is on a claim that volume move makes. Its value says what the claim's volume is.
+// LabelCopy is on a claim that volume move makes, where its value says what the claim's volume
+// is, and on the copying pod, where it is the UID of the claim that is copied. While the pod is
+// there, nobody else swaps.
 const LabelCopy = objects.Prefix + "copy"
 
 // The values of LabelCopy.
@@ -74,9 +76,18 @@ type Swapper struct {
 	Nodes               Nodes
 	ProvisionerName     string
 	Cluster, ClusterUID string
-	// BeforeCommit is called once both volumes are reserved, so that nobody can attach them any
-	// more. An error takes the swap back. It is nil unless one of the claims is a copy.
-	BeforeCommit func(ctx context.Context) error
+	// Copy is nil unless the second claim has a copy of the first one's volume.
+	Copy *Copy
+}
+
+// Copy is what volume move knows of a copy.
+type Copy struct {
+	// Volumes are where the claims' volumes were when they were copied; nothing else is swapped.
+	// Without them, a swap is only looked at.
+	Volumes *[2]wire.Handle
+	// Complete is called once both volumes are reserved, so that nobody can attach them any more.
+	// An error takes the swap back.
+	Complete func(ctx context.Context) error
 }
 
 // Request is what an operator asks for.
@@ -102,6 +113,9 @@ type Plan struct {
 	finishes bool
 	refusal  error
 }
+
+// IsNew reports whether nothing of the swap was done, not even by an earlier run.
+func (p *Plan) IsNew() bool { return !p.Done && p.earlier == nil && !p.committed }
 
 // Refusal is what prevents a swap of which an earlier run must be taken back; nil if
 // nothing does.
@@ -157,6 +171,16 @@ func recordOf(pv *corev1.PersistentVolume) record {
 		Backend: pv.Annotations[objects.AnnotationBackend], Volume: pv.Annotations[objects.AnnotationVolume], Place: objects.PlaceOf(pv),
 		FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
 	}
+}
+
+// PartnerOf returns the name of the PersistentVolume with which one is being swapped; empty if
+// with none.
+func PartnerOf(pv *corev1.PersistentVolume) (string, error) {
+	i, err := intentOf(pv)
+	if err != nil || i == nil {
+		return "", err
+	}
+	return i.With, nil
 }
 
 // intentOf reads the intent of a PersistentVolume; nil if it has none.

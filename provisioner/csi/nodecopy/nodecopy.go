@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -76,7 +75,7 @@ func Run(ctx context.Context, o Options) (wire.Copied, error) {
 	<-said
 	copied := wire.Copied{Files: c.compared.files.Load(), Bytes: c.compared.bytes.Load()}
 	if err != nil {
-		copied = wire.Copied{Error: bounded(err.Error())}
+		copied = wire.Copied{Error: wire.Bounded(err.Error())}
 	}
 	if o.ResultFile != "" {
 		content, problem := json.Marshal(copied)
@@ -86,16 +85,6 @@ func Run(ctx context.Context, o Options) (wire.Copied, error) {
 		err = errors.Join(err, problem)
 	}
 	return copied, err
-}
-
-// bounded keeps an error below the 4096 bytes of a termination message, of which the kubelet
-// would cut the end.
-func bounded(text string) string {
-	const most = 2048
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
 }
 
 // progress is what was done so far.

@@ -2,10 +2,12 @@ package nodecopy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -254,5 +256,80 @@ func TestADeviceIsCopiedWhole(t *testing.T) {
 	must(t, unix.Stat(to, &about))
 	if about.Blocks*512 > 2*chunk+4096 {
 		t.Errorf("the copy takes %d bytes", about.Blocks*512)
+	}
+}
+
+// acl is an access control list that gives user 1234 everything.
+func acl() []byte {
+	list := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, e := range [][3]uint32{{1, 7, 0xffffffff}, {2, 7, 1234}, {4, 5, 0xffffffff}, {16, 7, 0xffffffff}, {32, 5, 0xffffffff}} {
+		list = binary.LittleEndian.AppendUint16(list, uint16(e[0]))
+		list = binary.LittleEndian.AppendUint16(list, uint16(e[1]))
+		list = binary.LittleEndian.AppendUint32(list, e[2])
+	}
+	return list
+}
+
+// filesystem is an empty ext4 filesystem.
+func filesystem(t *testing.T) string {
+	t.Helper()
+	asRoot(t)
+	image, at := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, 32<<20))
+	for _, command := range [][]string{{"mkfs.ext4", "-q", image}, {"mount", "-o", "loop", image, at}} {
+		if output, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("%v: %s", err, output)
+		}
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(at, 0)) })
+	return at
+}
+
+// TestACopyIsMadeAnewWhateverTheRootHas: the first copy was complete, but not taken, since a
+// pod had used the claim.
+func TestACopyIsMadeAnewWhateverTheRootHas(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, from string){
+		"a default access control list": func(t *testing.T, from string) {
+			must(t, unix.Setxattr(from, "system.posix_acl_default", acl(), 0))
+		},
+		"an attribute that is gone by then": func(t *testing.T, from string) {
+			must(t, unix.Setxattr(from, "user.some", []byte("x"), 0))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := filesystem(t), filesystem(t)
+			must(t, os.WriteFile(from+"/file", []byte("data"), 0o644))
+			must(t, os.Mkdir(from+"/below", 0o750))
+			change(t, from)
+			for i := range 2 {
+				if _, err := Run(t.Context(), Options{From: from, To: to}); err != nil {
+					t.Fatalf("copy %d: %v", i+1, err)
+				}
+				_ = unix.Removexattr(from, "user.some")
+			}
+		})
+	}
+}
+
+// TestAHardLinkToADeepFileIsCopied: the name of the first is longer than a path may be.
+func TestAHardLinkToADeepFileIsCopied(t *testing.T) {
+	asRoot(t)
+	from, to := t.TempDir(), t.TempDir()
+	at := opened(t, from)
+	for range 20 {
+		name := strings.Repeat("d", 250)
+		must(t, unix.Mkdirat(int(at.Fd()), name, 0o755))
+		below, err := at.directory(name)
+		must(t, err)
+		defer below.Close()
+		at = below
+	}
+	fd, err := unix.Openat(int(at.Fd()), "file", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	must(t, err)
+	must(t, unix.Close(fd))
+	must(t, unix.Linkat(int(at.Fd()), "file", int(opened(t, from).Fd()), "other", 0))
+	if _, err := Run(t.Context(), Options{From: from, To: to}); err != nil {
+		t.Errorf("%.60s ... %s", err, err.Error()[max(0, len(err.Error())-60):])
 	}
 }

@@ -66,6 +66,20 @@ func (d *directory) directory(name string) (*directory, error) {
 	return &directory{file, d.at(name)}, err
 }
 
+// below calls a function with a directory by its path, which may be longer than Linux allows.
+func (d *directory) below(path string, do func(d *directory) error) error {
+	if path == "." || path == "" {
+		return do(d)
+	}
+	name, rest, _ := strings.Cut(path, "/")
+	next, err := d.directory(name)
+	if err != nil {
+		return err
+	}
+	defer shut(next)
+	return next.below(rest, do)
+}
+
 // names lists the entries.
 func (d *directory) names() ([]string, error) {
 	again, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -181,19 +195,48 @@ func (d *directory) clear(ctx context.Context) error {
 	return nil
 }
 
+// forgetAttributes removes the extended attributes of the directory itself: what is made in it
+// would inherit its access control list.
+func (d *directory) forgetAttributes() error {
+	all, err := attributesOf(d.byFD("."))
+	for name := range all {
+		if err == nil {
+			err = unix.Lremovexattr(d.byFD("."), name)
+		}
+	}
+	return err
+}
+
 // trees are two volumes with filesystems.
 type trees struct {
 	*copier
 	target *directory
 	device uint64
-	// links are the first names of the source's files with several, by inode, and copies the
-	// inodes of their copies.
-	links  map[uint64]string
-	copies map[uint64]uint64
+	// links are the source's files with several names, by inode, until all have been seen.
+	links map[uint64]*linked
+}
+
+// linked is a file with several names.
+type linked struct {
+	left  uint64 // how many names were not seen yet
+	first string // when copying
+	copy  uint64 // when comparing: the inode of the copy
+}
+
+// link returns what is known of a file with several names, and whether it was seen before.
+func (t *trees) link(e *entry) (file *linked, known bool) {
+	if file, known = t.links[e.Ino]; !known {
+		file = &linked{left: uint64(e.Nlink)}
+		t.links[e.Ino] = file
+	}
+	if file.left--; file.left == 0 {
+		delete(t.links, e.Ino)
+	}
+	return file, known
 }
 
 func newTrees(c *copier, target *directory, root *entry) *trees {
-	return &trees{copier: c, target: target, device: root.Dev, links: map[uint64]string{}, copies: map[uint64]uint64{}}
+	return &trees{copier: c, target: target, device: root.Dev, links: map[uint64]*linked{}}
 }
 
 func (c *copier) runTree(ctx context.Context, source, target *directory) error {
@@ -202,11 +245,18 @@ func (c *copier) runTree(ctx context.Context, source, target *directory) error {
 		return err
 	}
 	t := newTrees(c, target, root)
-	if err := target.clear(ctx); err != nil {
+	err = target.clear(ctx)
+	if err == nil {
+		err = target.forgetAttributes()
+	}
+	if err != nil {
 		return fmt.Errorf("cannot clear the target: %w", err)
 	}
 	if err := t.copyDirectory(ctx, source, target); err != nil {
 		return fmt.Errorf("cannot copy: %w", err)
+	}
+	if len(t.links) > 0 {
+		return fmt.Errorf("%d files have names outside of what was copied, or got others meanwhile", len(t.links))
 	}
 	if err := unix.Syncfs(int(target.Fd())); err != nil {
 		return fmt.Errorf("cannot make the copy durable: %w", err)
@@ -247,13 +297,16 @@ func (t *trees) copyEntry(ctx context.Context, source, target *directory, name s
 	}
 	to := int(target.Fd())
 	if e.linkable() {
-		if first, known := t.links[e.Ino]; known {
-			if err := unix.Linkat(int(t.target.Fd()), first, to, name, 0); err != nil {
-				return target.failed(name, err)
-			}
-			return nil
+		file, known := t.link(e)
+		if known {
+			return t.target.below(path.Dir(file.first), func(d *directory) error {
+				if err := unix.Linkat(int(d.Fd()), path.Base(file.first), to, name, 0); err != nil {
+					return target.failed(name, err)
+				}
+				return nil
+			})
 		}
-		t.links[e.Ino] = source.at(name)
+		file.first = source.at(name)
 	}
 	switch e.kind() {
 	case unix.S_IFDIR:
@@ -386,12 +439,13 @@ func (t *trees) compareEntry(ctx context.Context, source, target *directory, nam
 		return source.failed(name, fmt.Errorf("the copy has another %s", what))
 	}
 	if want.linkable() {
-		if other, known := t.copies[want.Ino]; known && other != has.Ino {
+		file, known := t.link(want)
+		if known && file.copy != has.Ino {
 			return source.failed(name, errors.New("the copy is a file of its own, and not another name of one"))
 		} else if known {
 			return nil
 		}
-		t.copies[want.Ino] = has.Ino
+		file.copy = has.Ino
 	}
 	switch {
 	case name == ".":

@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) (wire.Grown, error) {
 	grown, err := g.grow(ctx)
 	if err != nil {
 		err = fmt.Errorf("PersistentVolume %s: %w", o.PersistentVolume, err)
-		grown = wire.Grown{Error: bounded(err.Error())}
+		grown = wire.Grown{Error: wire.Bounded(err.Error())}
 	}
 	if o.ResultFile != "" {
 		content, problem := json.Marshal(grown)
@@ -91,16 +91,6 @@ func Run(ctx context.Context, o Options) (wire.Grown, error) {
 		err = errors.Join(err, problem)
 	}
 	return grown, err
-}
-
-// bounded keeps an error below the 4096 bytes of a termination message, of which the kubelet
-// would cut the end.
-func bounded(text string) string {
-	const most = 2048
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
 }
 
 type grower struct {

@@ -235,9 +235,6 @@ func TestOptionsAreChecked(t *testing.T) {
 	if len(problems) != 6 {
 		t.Errorf("got %q", problems)
 	}
-	if text := bounded(strings.Repeat("é", 3000)); len(text) > 2100 || !strings.HasSuffix(text, "é...") {
-		t.Errorf("%d bytes end with %q", len(text), text[len(text)-10:])
-	}
 	arguments := wire.Growth{PersistentVolume: "pvc-1", Disks: []string{"b/1", "a/1"}, Pods: []string{"u2", "u1"}, Bytes: 1}.Arguments()
 	if want := []string{"--persistent-volume=pvc-1", "--bytes=1", "--disk=a/1", "--disk=b/1", "--pod=u1", "--pod=u2"}; !slices.Equal(arguments, want) {
 		t.Errorf("the arguments are %q", arguments)

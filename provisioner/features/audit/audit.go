@@ -239,7 +239,7 @@ func (c *comparison) record(r objects.Volume) {
 			f.Message = fmt.Sprintf("its volume does not exist, but volume %s has its stamp; if somebody edited the PersistentVolume, correct its annotation %s", listing.Volumes[i].ID, objects.AnnotationVolume)
 		}
 	case stamps.IsBeingSwapped(*v):
-		f.Kind, f.Message = StuckVolume, fmt.Sprintf("its volume is being swapped with that of PersistentVolume %s; if nobody does that now, run standalone-cinder volume swap again", v.Metadata[stamps.KeySwap])
+		f.Kind, f.Message = StuckVolume, fmt.Sprintf("its volume is being swapped with that of PersistentVolume %s; if nobody does that now, run standalone-cinder volume swap or move again", v.Metadata[stamps.KeySwap])
 	case !r.Stamp().Owns(*v):
 		f.Kind, f.Message = ForeignVolume, "its volume is stamped for something else; it will not be deleted"
 	default:

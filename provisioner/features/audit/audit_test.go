@@ -118,7 +118,7 @@ func TestCompare(t *testing.T) {
 		{name: "volume of another claim", volumes: []cinder.Volume{stamped("v1", "2", "in-use", attached)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"ForeignVolume v1: its volume is stamped for something else; it will not be deleted"}},
 		{name: "volume that is being swapped", volumes: []cinder.Volume{stamped("v1", "2", "attaching", func(v *cinder.Volume) { v.Metadata[stamps.KeySwap] = "pvc-2" })}, records: []*objects.Volume{recorded("1", "v1", nil)},
-			want: []string{"StuckVolume v1: its volume is being swapped with that of PersistentVolume pvc-2; if nobody does that now, run standalone-cinder volume swap again"}},
+			want: []string{"StuckVolume v1: its volume is being swapped with that of PersistentVolume pvc-2; if nobody does that now, run standalone-cinder volume swap or move again"}},
 		{name: "volume in error", volumes: []cinder.Volume{stamped("v1", "1", "error_deleting", attached)}, records: []*objects.Volume{recorded("1", "v1", nil)},
 			want: []string{"StuckVolume v1: its volume is error_deleting"}},
 		{name: "volume whose attachment never completed", volumes: []cinder.Volume{stamped("v1", "1", "attaching", nil)}, records: []*objects.Volume{recorded("1", "v1", nil)},

@@ -1,0 +1,81 @@
+package commands
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
+	"github.com/standalone-cinder/standalone-cinder/mappers"
+	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
+)
+
+// oneVolume is a Cinder with one volume, that no node has.
+type oneVolume struct {
+	swap.Volumes
+	volume cinder.Volume
+}
+
+func (v oneVolume) Volume(context.Context, string) (cinder.Volume, cinder.Place, error) {
+	return v.volume, cinder.Place{}, nil
+}
+
+// TestADrainMovesOnlyWhatItListed: with --wait, the list may be hours old. A claim that was
+// made anew on another backend meanwhile, or got another volume, is not to be moved.
+func TestADrainMovesOnlyWhatItListed(t *testing.T) {
+	parsed, err := policy.Parse([]byte(`
+apiVersion: standalone-cinder.openstack.org/v1alpha1
+kind: Policy
+backends:
+  - {name: old, auth: {cloud: old}}
+  - {name: new, auth: {cloud: new}}
+  - {name: third, auth: {cloud: third}}
+tenants:
+  - name: a
+    namespaces: [team-a]
+    classes:
+      - {storageClasses: [fast], backends: [new, third, old], mode: csi}
+`), "policy.yaml", mappers.Protocols{}.Describe())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const uid = "0b1c9a52-5f0e-4a36-9f0e-2b9d7c3c1a10"
+	class, size := "fast", corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	stamp := stamps.Volume{Cluster: "cluster-1", ClaimUID: uid, PV: objects.PVNameFor(uid), Tenant: "a"}
+	volume := oneVolume{volume: cinder.Volume{ID: "volume-2", SizeGiB: 1, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI, stamps.KeyAttached: "true"})}}
+	client := fake.NewClientset(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "data", UID: uid},
+			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeName: objects.PVNameFor(uid), Resources: corev1.VolumeResourceRequirements{Requests: size}},
+			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size},
+		},
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: objects.PVNameFor(uid), UID: "pv", Annotations: map[string]string{
+				objects.AnnotationProvisionedBy: "test", objects.AnnotationVolume: "volume-2", objects.AnnotationBackend: "third", objects.AnnotationTenant: "a",
+				objects.AnnotationCluster: "cluster-1", objects.AnnotationClaimUID: uid,
+			}},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: size, StorageClassName: class, ClaimRef: &corev1.ObjectReference{Namespace: "team-a", Name: "data", UID: uid},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "third/volume-2", VolumeAttributes: wire.Volume{}.Context()}},
+			},
+		})
+	c := &copies{backend: "new", say: func(string) {}, mover: move.Mover{Swapper: swap.Swapper{
+		Client: client, Policy: parsed, Volumes: func(string) (swap.Volumes, error) { return volume, nil }, Nodes: nodeuse.New(nodeuse.Options{Client: client}), ProvisionerName: "test", Cluster: "cluster-1",
+	}}}
+	listed := &oneMove{namespace: "team-a", claim: "data", pv: "pvc-of-the-former-claim", backend: "old", volume: cinder.Volume{ID: "volume-1"}}
+	if _, err := c.move(t.Context(), listed, false); err == nil {
+		t.Error("volume-1 of backend old was listed; the claim was made anew with third/volume-2, and that would be moved")
+	}
+}
