@@ -125,7 +125,7 @@ func (r *Runner) waitsFor(pod *corev1.Pod) (reason, message string) {
 	own := r.status(pod)
 	for _, other := range pod.Status.ContainerStatuses {
 		if own.Terminated != nil && other.State.Running != nil {
-			return "ContainerRuns", fmt.Sprintf("container %s has ended, and container %s, which somebody put into the pod, has not", r.Container, other.Name)
+			return "its end:", fmt.Sprintf("container %s has ended, and container %s, which somebody put into the pod, has not", r.Container, other.Name)
 		}
 	}
 	if own.Waiting != nil {
