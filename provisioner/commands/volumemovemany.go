@@ -19,7 +19,6 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
-	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -163,7 +162,7 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 		listed[opened.imports[i].Backend.Name] = ofBackend
 	}
 	// Those that keep a former volume stay where they are.
-	labeled, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: swap.LabelCopy})
+	labeled, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: objects.LabelCopy})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list claims: %w", err)
 	}

@@ -50,6 +50,20 @@ const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 // claim that it is a copy of.
 const AnnotationCopyOf = Prefix + "copy-of"
 
+// LabelCopy is on a claim that volume move makes, where its value says what the claim's volume
+// is, and on the copying pod, where it is the UID of the claim that is copied. While the pod is
+// there, nobody else swaps.
+const LabelCopy = Prefix + "copy"
+
+// The values of LabelCopy.
+const (
+	// CopyPartial is a copy that may be removed and made anew.
+	CopyPartial = "partial"
+	// CopyFormer means that the volumes may have been swapped, so the claim may have the only
+	// data.
+	CopyFormer = "former"
+)
+
 // AnnotationVolumeName is the name that a caller of the CSI driver gave its volume. The
 // claim made for the call has it.
 const AnnotationVolumeName = Prefix + "volume-name"

@@ -110,7 +110,7 @@ func (c *copying) pod() *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: c.podName(),
 			Labels: map[string]string{
-				"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy", swap.LabelCopy: string(c.claim.UID),
+				"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy", objects.LabelCopy: string(c.claim.UID),
 				"sidecar.istio.io/inject": "false", // it would not end
 			},
 			Annotations:     map[string]string{"linkerd.io/inject": "disabled"},
@@ -131,7 +131,7 @@ func (c *copying) begin(ctx context.Context, pod *corev1.Pod) error {
 	switch {
 	case err != nil:
 		return err
-	case second.UID != c.second.UID || second.Labels[swap.LabelCopy] != swap.CopyPartial || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
+	case second.UID != c.second.UID || second.Labels[objects.LabelCopy] != objects.CopyPartial || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
 		return busy("claims %s/%s and %s have changed since the command began; run it again", c.Namespace, c.Claim, second.Name)
 	case second.Status.Phase == corev1.ClaimBound:
 		plan, err := c.swapper(nil).Plan(ctx, c.swapOf())
@@ -227,7 +227,7 @@ func (c *copying) swap(ctx context.Context, users *users) (at wire.Handle, err e
 			return err
 		}
 		// From here on, the second claim may have the only data.
-		return c.label(ctx, swap.CopyFormer)
+		return c.label(ctx, objects.CopyFormer)
 	}
 	plan, err := swapper.Plan(ctx, c.swapOf())
 	if err != nil {

@@ -84,7 +84,7 @@ func (p *Plan) podName() string { return "copy-" + string(p.claim.UID) }
 
 // isCopyOf reports whether a claim was made for a copy of another one's volume.
 func isCopyOf(second, of *corev1.PersistentVolumeClaim) bool {
-	return second.Annotations[objects.AnnotationCopyOf] == string(of.UID) && second.Labels[swap.LabelCopy] != ""
+	return second.Annotations[objects.AnnotationCopyOf] == string(of.UID) && second.Labels[objects.LabelCopy] != ""
 }
 
 func refused(format string, arguments ...any) error {
@@ -132,7 +132,7 @@ func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 		return nil, refused("claim %s/%s is an ephemeral volume of pod %s, and goes with it", p.Namespace, p.Claim, owner.Name)
 	case !slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool { return mode != corev1.ReadOnlyMany }):
 		return nil, refused("claim %s/%s is ReadOnlyMany only, so no pod could write the copy", p.Namespace, p.Claim)
-	case p.claim.Labels[swap.LabelCopy] != "":
+	case p.claim.Labels[objects.LabelCopy] != "":
 		return nil, refused("claim %s/%s was made by a move itself; delete it when its data is not needed", p.Namespace, p.Claim)
 	case len(p.former()) > 253:
 		return nil, refused("no claim can be named %s, which is too long", p.former())
@@ -225,7 +225,7 @@ func (p *Plan) second() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: p.former(),
-			Labels: map[string]string{swap.LabelCopy: swap.CopyPartial}, Annotations: map[string]string{objects.AnnotationCopyOf: string(p.claim.UID)},
+			Labels: map[string]string{objects.LabelCopy: objects.CopyPartial}, Annotations: map[string]string{objects.AnnotationCopyOf: string(p.claim.UID)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &p.StorageClass, AccessModes: p.claim.Spec.AccessModes, VolumeMode: p.claim.Spec.VolumeMode,
@@ -277,7 +277,7 @@ func (c *copying) makeSecond(ctx context.Context) error {
 		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", c.Namespace, second.Name)
 	}
 	c.second = second
-	if second.Labels[swap.LabelCopy] == swap.CopyFormer {
+	if second.Labels[objects.LabelCopy] == objects.CopyFormer {
 		return c.reuse(ctx)
 	}
 	return nil
@@ -293,12 +293,12 @@ func (c *copying) reuse(ctx context.Context) error {
 	if swapped, err := objects.SwappedOf(pv); err != nil || swapped != nil {
 		return errors.Join(err, refused("claim %s/%s keeps the former volume of an earlier move; delete it first", c.Namespace, c.second.Name))
 	}
-	return c.label(ctx, swap.CopyPartial)
+	return c.label(ctx, objects.CopyPartial)
 }
 
 // label says what the volume of the second claim is.
 func (c *copying) label(ctx context.Context, value string) error {
-	label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, swap.LabelCopy, value)
+	label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, objects.LabelCopy, value)
 	second, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(ctx, c.second.Name, types.MergePatchType, label, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("cannot label claim %s/%s: %w", c.Namespace, c.second.Name, err)

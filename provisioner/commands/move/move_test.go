@@ -135,7 +135,7 @@ func TestPlan(t *testing.T) {
 		"read-only": {backend: "new", class: "new", change: func(f *fixture) {
 			f.pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 		}, want: "is ReadOnlyMany only", refused: true},
-		"a former one": {backend: "new", class: "new", change: func(f *fixture) { f.claim.Labels = map[string]string{swap.LabelCopy: swap.CopyFormer} },
+		"a former one": {backend: "new", class: "new", change: func(f *fixture) { f.claim.Labels = map[string]string{objects.LabelCopy: objects.CopyFormer} },
 			want: "claim team-a/data was made by a move itself", refused: true},
 		"a long name": {backend: "new", class: "new", change: func(f *fixture) { f.rename(strings.Repeat("n", 250)) }, want: "too long", refused: true},
 	} {

@@ -419,8 +419,8 @@ func TestAClaimThatHasTheNewerDataIsNotLabeledForDeletion(t *testing.T) {
 	must(t, w.swap("data", "data-former", true))
 	claim, err := w.client.CoreV1().PersistentVolumeClaims("team-a").Get(t.Context(), "data-former", metav1.GetOptions{})
 	must(t, err)
-	if claim.Labels[swap.LabelCopy] == swap.CopyFormer {
-		t.Errorf("claim data-former has %s, to which pods wrote since the move, and the label %s=%s", w.volumeOf("data-former"), swap.LabelCopy, swap.CopyFormer)
+	if claim.Labels[objects.LabelCopy] == objects.CopyFormer {
+		t.Errorf("claim data-former has %s, to which pods wrote since the move, and the label %s=%s", w.volumeOf("data-former"), objects.LabelCopy, objects.CopyFormer)
 	}
 }
 

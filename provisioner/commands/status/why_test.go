@@ -112,6 +112,11 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 		}
 		return g
 	}
+	labeled := func(value string) *corev1.PersistentVolumeClaim {
+		claim := claimIn(corev1.ClaimBound)
+		claim.Labels = map[string]string{objects.LabelCopy: value}
+		return claim
+	}
 	member := claimIn(corev1.ClaimBound)
 	member.Labels = map[string]string{"app": "db"}
 	ready := true
@@ -133,6 +138,10 @@ func TestWhyFollowsAnObjectToWhatItWaitsFor(t *testing.T) {
 		"a bound claim that no pod uses": {about: []string{"pvc/data"}, phase: "Bound",
 			objects: []runtime.Object{claimIn(corev1.ClaimBound), volumeIn(corev1.VolumeBound, ""), podOn("worker-1", corev1.PodSucceeded)},
 			want:    []string{"it is not pending: it is bound to PersistentVolume pvc-1", "no pod uses it"}},
+		"a claim that gets the copy of a move": {about: []string{"data"}, phase: "Bound", objects: []runtime.Object{labeled(objects.CopyPartial), volumeIn(corev1.VolumeBound, "")},
+			want: []string{"it is not pending: it is bound to PersistentVolume pvc-1", "no pod uses it", "standalone-cinder volume move made it for a copy of another claim's volume; run that command again, or delete the claim"}},
+		"a claim that a move has left": {about: []string{"data"}, phase: "Bound", objects: []runtime.Object{labeled(objects.CopyFormer), volumeIn(corev1.VolumeBound, "")},
+			want: []string{"it is not pending: it is bound to PersistentVolume pvc-1", "no pod uses it", "it keeps the volume that another claim had before standalone-cinder volume move; delete it when the copy is trusted"}},
 		"a pod whose claim does not exist": {about: []string{"pod/web-0"}, phase: "Pending", objects: []runtime.Object{podOn("", corev1.PodPending)},
 			want: []string{"claim data does not exist"}},
 		"a pod whose claim is pending": {about: []string{"po", "web-0"}, phase: "Pending", objects: []runtime.Object{podOn("", corev1.PodPending), claimIn(corev1.ClaimPending)},

@@ -38,6 +38,12 @@ func (q *inquiry) explainClaim(ctx context.Context) error {
 	if claim.DeletionTimestamp != nil || claim.Status.Phase == corev1.ClaimBound && !isGrowing(claim) {
 		q.followClaim(ctx, claim)
 	}
+	switch claim.Labels[objects.LabelCopy] {
+	case objects.CopyPartial:
+		q.note("standalone-cinder volume move made it for a copy of another claim's volume; run that command again, or delete the claim")
+	case objects.CopyFormer:
+		q.note("it keeps the volume that another claim had before standalone-cinder volume move; delete it when the copy is trusted")
+	}
 	// The policy may not grant a bound claim the volume.
 	q.addEvents(ctx, "PersistentVolumeClaim", q.Namespace, q.Name, claim.UID)
 	return nil

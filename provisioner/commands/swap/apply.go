@@ -152,12 +152,12 @@ func (r *Swapper) begin(ctx context.Context, p *Plan) error {
 // claim that kept a former volume may have the newer data.
 func (r *Swapper) forgetCopies(ctx context.Context, p *Plan) error {
 	for _, s := range p.sides {
-		if s.claim.Labels[LabelCopy] == "" {
+		if s.claim.Labels[objects.LabelCopy] == "" {
 			continue
 		}
-		patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: null}}}`, s.claim.UID, LabelCopy)
+		patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: null}}}`, s.claim.UID, objects.LabelCopy)
 		if _, err := r.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Patch(ctx, s.claim.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-			return fmt.Errorf("cannot remove the label %s of claim %s: %w", LabelCopy, s.claim.Name, err)
+			return fmt.Errorf("cannot remove the label %s of claim %s: %w", objects.LabelCopy, s.claim.Name, err)
 		}
 	}
 	return nil

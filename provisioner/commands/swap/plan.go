@@ -132,7 +132,7 @@ func (p *planner) isCopied() error {
 			return refused("claim %s has volume %s by now, and %s was copied", s.claim.Name, has, want)
 		}
 	}
-	if second := p.sides[1].claim; second.Labels[LabelCopy] != CopyPartial {
+	if second := p.sides[1].claim; second.Labels[objects.LabelCopy] != objects.CopyPartial {
 		return refused("claim %s is no copy by now", second.Name)
 	}
 	return nil
@@ -336,7 +336,7 @@ func (p *planner) checkClaim(s *side) {
 	switch {
 	case objects.EncryptedOf(s.pv) != "":
 		p.refuse("nodes encrypt the volume of claim %s, and its key is that of the claim", s.claim.Name)
-	case s.claim.Labels[LabelCopy] == CopyPartial && p.Copy == nil:
+	case s.claim.Labels[objects.LabelCopy] == objects.CopyPartial && p.Copy == nil:
 		p.refuse("claim %s is a copy that volume move is making; run that command again", s.claim.Name)
 	}
 }
@@ -378,7 +378,7 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		switch copies := pod.Labels[LabelCopy]; {
+		switch copies := pod.Labels[objects.LabelCopy]; {
 		case !objects.NamesClaim(pod, s.claim):
 		case copies != "" && p.Copy != nil && (copies == string(s.claim.UID) || copies == s.claim.Annotations[objects.AnnotationCopyOf]):
 		case copies != "":

@@ -38,20 +38,6 @@ import (
 // intent as JSON, and goes when all is done.
 const AnnotationIntent = objects.Prefix + "swap"
 
-// LabelCopy is on a claim that volume move makes, where its value says what the claim's volume
-// is, and on the copying pod, where it is the UID of the claim that is copied. While the pod is
-// there, nobody else swaps.
-const LabelCopy = objects.Prefix + "copy"
-
-// The values of LabelCopy.
-const (
-	// CopyPartial is a copy that may be removed and made anew.
-	CopyPartial = "partial"
-	// CopyFormer means that the volumes may have been swapped, so the claim may have the only
-	// data.
-	CopyFormer = "former"
-)
-
 // Volumes are the volumes of one backend; backends.Swaps implements it.
 type Volumes interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, cinder.Place, error)
