@@ -32,18 +32,21 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodeuse"
 )
 
-const worldPolicy = `
+const testPolicy = `
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
 backends:
   - {name: gold, auth: {cloud: gold}}
   - {name: silver, auth: {cloud: silver}}
   - {name: bronze, auth: {cloud: bronze}}
+  - {name: native, auth: {cloud: native}}
+  - {name: another, auth: {cloud: another}}
 tenants:
   - name: a
     namespaces: [team-a]
     classes:
-      - {storageClasses: [gold], backends: [gold, silver, bronze], mode: csi}
+      - {storageClasses: [gold], backends: [gold, silver, bronze, native], mode: csi}
+      - {storageClasses: [native], backends: [native]}
       - {storageClasses: [silver], backends: [silver, gold, bronze], mode: csi}
       - {storageClasses: [bronze], backends: [bronze, gold, silver], mode: csi}
       - {storageClasses: [gold-only], backends: [gold], mode: csi}
@@ -77,7 +80,7 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, volumes: map[string]*cinder.Volume{}, attached: map[string]string{}}
 	w.client = fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})
-	for _, name := range []string{"gold", "silver", "bronze", "gold-only", "silver-xfs"} {
+	for _, name := range []string{"gold", "silver", "bronze", "gold-only", "silver-xfs", "native"} {
 		must(t, w.client.Tracker().Add(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "test"}))
 	}
 	w.client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -279,7 +282,7 @@ func (w *world) Attachments(_ context.Context, pv string) ([]nodeuse.Attachment,
 }
 
 func (w *world) swapper() swap.Swapper {
-	parsed, err := policy.Parse([]byte(worldPolicy), "policy.yaml", mappers.Protocols{}.Describe())
+	parsed, err := policy.Parse([]byte(testPolicy), "policy.yaml", mappers.Protocols{}.Describe())
 	must(w.t, err)
 	return swap.Swapper{Client: w.client, Policy: parsed, Volumes: func(string) (swap.Volumes, error) { return w, nil }, Nodes: w, ProvisionerName: "test", Cluster: "cluster-1"}
 }
