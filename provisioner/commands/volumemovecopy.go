@@ -13,6 +13,7 @@ import (
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 )
 
@@ -113,7 +114,7 @@ func (f *moveFlags) runCopy(ctx context.Context, stdout, stderr io.Writer) error
 	switch {
 	case err != nil:
 	case f.apply:
-		at := plan.At
+		var at wire.Handle
 		if at, err = copies.mover.Apply(ctx, plan, copies.say); err == nil && at != plan.At {
 			said = fmt.Sprintf("claim %s/%s has volume %s; claim %s-former keeps %s: delete it when you trust the copy", f.request.Namespace, f.request.Claim, at, f.request.Claim, plan.At)
 		}

@@ -218,7 +218,7 @@ type trees struct {
 
 // linked is a file with several names.
 type linked struct {
-	left  uint64 // how many names were not seen yet
+	left  int    // how many names were not seen yet
 	first string // when copying
 	copy  uint64 // when comparing: the inode of the copy
 }
@@ -226,7 +226,7 @@ type linked struct {
 // link returns what is known of a file with several names, and whether it was seen before.
 func (t *trees) link(e *entry) (file *linked, known bool) {
 	if file, known = t.links[e.Ino]; !known {
-		file = &linked{left: uint64(e.Nlink)}
+		file = &linked{left: int(e.Nlink)}
 		t.links[e.Ino] = file
 	}
 	if file.left--; file.left == 0 {
