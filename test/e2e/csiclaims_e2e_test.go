@@ -301,7 +301,8 @@ func (c csiCluster) fillNative(ctx context.Context, t *testing.T, pv *corev1.Per
 	uuid = strings.TrimSpace(n.run(ctx, t, fmt.Sprintf(`set -e
 for i in $(seq 50); do disk=$(iscsiadm -m session -P 3 | sed -n 's/.*Attached scsi disk \(sd[a-z]*\).*State: running.*/\1/p'); test -n "$disk" && break; sleep 0.2; done
 mkfs.ext4 -q -F /dev/$disk
-mount /dev/$disk /mnt
+for i in $(seq 20); do mount /dev/$disk /mnt && break; sleep 0.5; done # udev may still read it
+mountpoint -q /mnt
 printf %%s '%s' > /mnt/moment
 umount /mnt
 blkid -p -o value -s UUID /dev/$disk`, moment)))
