@@ -47,21 +47,19 @@ const (
 const AnnotationFilesystemGrown = Prefix + "filesystem-grown"
 
 // AnnotationCopyOf is on a claim that kubectl cinder to-csi or volume move made: the UID of the
-// claim that it is a copy of.
+// claim that it is a copy of. On a PersistentVolume, it says that the volume has nothing but a
+// copy, of volume move, and may be copied over. The change that gives the PersistentVolume
+// another volume removes it.
 const AnnotationCopyOf = Prefix + "copy-of"
 
-// LabelCopy is on a claim that volume move makes, where its value says what the claim's volume
-// is, and on the copying pod, where it is the UID of the claim that is copied. While the pod is
-// there, nobody else swaps.
+// LabelCopy is on a claim that volume move makes, where its value tells people what the claim's
+// volume is, and on the copying pod, where it is the UID of the claim that is copied.
 const LabelCopy = Prefix + "copy"
 
-// The values of LabelCopy.
+// The values of LabelCopy on claims. They prove nothing.
 const (
-	// CopyPartial is a copy that may be removed and made anew.
 	CopyPartial = "partial"
-	// CopyFormer means that the volumes may have been swapped, so the claim may have the only
-	// data.
-	CopyFormer = "former"
+	CopyFormer  = "former"
 )
 
 // AnnotationVolumeName is the name that a caller of the CSI driver gave its volume. The

@@ -134,7 +134,10 @@ func (s *site) movedAgain(ctx context.Context, dir string, arguments []string) e
 			return "", err
 		}
 		said := string(output)
-		for _, passes := range []string{"stop it first", "wait for its end, or delete the pod", "wait for it, or delete the pod", "wait until it is gone", "run the command again", "run it again"} {
+		if strings.Contains(said, "claim movecrash/data-former may have more than a copy") { // it was killed before it could tell
+			return said, s.deleteClaim(ctx, "data-former")
+		}
+		for _, passes := range []string{"stop it first", "wait for its end, or delete the pod", "wait until it is gone", "run the command again", "run it again"} {
 			if strings.Contains(said, passes) {
 				return said, nil
 			}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,41 @@ type copying struct {
 	*Plan
 	pods   podrun.Runner
 	second *corev1.PersistentVolumeClaim
+	// isFresh means that this run has made the second claim, so its volume is new.
+	isFresh bool
+	// swaps is set when the second claim may get the former volume.
+	swaps bool
+}
+
+// A run shows that it lives by a change of its pod, and counts as dead without one. Both are in
+// pauses.
+const (
+	beat     = 3
+	lifeless = 10
+)
+
+// aloneAtIt fails while another run is at work on the claim. A pod that has ended may be that
+// of a run that was killed, or that swaps.
+func (c *copying) aloneAtIt(ctx context.Context) error {
+	seen := ""
+	for i := range lifeless + 1 {
+		pod, err := c.Swapper.Client.CoreV1().Pods(c.Namespace).Get(ctx, c.podName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now := pod.Annotations[annotationSeen]
+		if !podrun.IsReplaceable(pod) || i > 0 && now != seen {
+			return busy("pod %s/%s: another run is moving the volume of claim %s; wait for its end, or delete the pod", pod.Namespace, pod.Name, c.Claim)
+		}
+		seen = now
+		if err := c.pods.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run copies the volume, swaps it with its copy, and returns where the copy is.
@@ -39,6 +75,11 @@ func (c *copying) run(ctx context.Context) (at wire.Handle, err error) {
 	// A claim that waits for its pod is bound only then.
 	if waits := c.class.VolumeBindingMode != nil && *c.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer; !waits {
 		if err := c.bound(ctx); err != nil {
+			return at, err
+		}
+	}
+	if c.second.Spec.VolumeName != "" {
+		if _, err := c.overwritable(ctx); err != nil {
 			return at, err
 		}
 	}
@@ -52,6 +93,7 @@ func (c *copying) run(ctx context.Context) (at wire.Handle, err error) {
 		return at, err
 	}
 	defer users.stop()
+	go users.live(beat * c.Pause)
 	if err := c.begin(ctx, pod); err != nil {
 		return at, err
 	}
@@ -131,7 +173,7 @@ func (c *copying) begin(ctx context.Context, pod *corev1.Pod) error {
 	switch {
 	case err != nil:
 		return err
-	case second.UID != c.second.UID || second.Labels[objects.LabelCopy] != objects.CopyPartial || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
+	case second.UID != c.second.UID || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
 		return busy("claims %s/%s and %s have changed since the command began; run it again", c.Namespace, c.Claim, second.Name)
 	case second.Status.Phase == corev1.ClaimBound:
 		plan, err := c.swapper(nil).Plan(ctx, c.swapOf())
@@ -144,15 +186,53 @@ func (c *copying) begin(ctx context.Context, pod *corev1.Pod) error {
 		if !plan.IsNew() {
 			return busy("the volumes of claims %s/%s and %s have been swapped; run the command again", c.Namespace, c.Claim, second.Name)
 		}
-		if c.second = second; second.Spec.VolumeName != "" {
-			if _, err := c.secondAt(ctx); err != nil {
-				return err
-			}
+		c.second = second
+		if _, err := c.secondAt(ctx); err != nil {
+			return err
+		}
+		if err := c.mark(ctx); err != nil {
+			return err
 		}
 	}
-	start := fmt.Appendf(nil, `{"metadata": {"uid": %q}, "spec": {"schedulingGates": []}}`, pod.UID)
-	_, err = c.Swapper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, start, metav1.PatchOptions{})
+	now, err := c.Swapper.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	others := slices.DeleteFunc(slices.Clone(now.Spec.SchedulingGates), func(g corev1.PodSchedulingGate) bool { return g.Name == gate })
+	if now.UID != pod.UID || len(others) == len(now.Spec.SchedulingGates) {
+		return busy("somebody has let pod %s/%s begin before the command did; run it again", pod.Namespace, pod.Name)
+	}
+	start, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": now.UID, "resourceVersion": now.ResourceVersion}, "spec": map[string]any{"schedulingGates": others}})
+	if err == nil {
+		_, err = c.Swapper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, start, metav1.PatchOptions{})
+	}
 	return err
+}
+
+// overwritable returns the PersistentVolume of the second claim if its volume has nothing but a
+// copy. Where nothing says so, it must be new.
+func (c *copying) overwritable(ctx context.Context) (*corev1.PersistentVolume, error) {
+	pv, err := c.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, c.second.Spec.VolumeName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read PersistentVolume %s: %w", c.second.Spec.VolumeName, err)
+	}
+	if pv.Annotations[objects.AnnotationCopyOf] != string(c.claim.UID) && (!c.isFresh || pv.Annotations[objects.AnnotationSwapped] != "") {
+		return nil, refused("claim %s/%s may have more than a copy, such as the former volume of an earlier move; delete it if its data is not needed, and run the command again", c.Namespace, c.second.Name)
+	}
+	return pv, nil
+}
+
+// mark records that the volume of the second claim has nothing but a copy.
+func (c *copying) mark(ctx context.Context) error {
+	pv, err := c.overwritable(ctx)
+	if err != nil || pv.Annotations[objects.AnnotationCopyOf] != "" {
+		return err
+	}
+	mark := fmt.Appendf(nil, `{"metadata": {"uid": %q, "resourceVersion": %q, "annotations": {%q: %q}}}`, pv.UID, pv.ResourceVersion, objects.AnnotationCopyOf, c.claim.UID)
+	if _, err := c.Swapper.Client.CoreV1().PersistentVolumes().Patch(ctx, pv.Name, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("cannot mark PersistentVolume %s: %w", pv.Name, err)
+	}
+	return nil
 }
 
 // bound waits until the second claim is bound.
@@ -218,40 +298,53 @@ func (c *copying) swap(ctx context.Context, users *users) (at wire.Handle, err e
 	if at, err = c.secondAt(ctx); err != nil {
 		return at, err
 	}
-	if err := c.detached(ctx, users); err != nil {
+	if err := c.mark(ctx); err != nil {
 		return at, err
 	}
 	swapper := c.swapper(&[2]wire.Handle{c.At, at})
-	swapper.Copy.Complete = func(ctx context.Context) error {
-		if err := users.onlyUser(ctx); err != nil {
-			return err
-		}
-		// From here on, the second claim may have the only data.
-		return c.label(ctx, objects.CopyFormer)
-	}
-	plan, err := swapper.Plan(ctx, c.swapOf())
+	swapper.Copy.Complete = users.onlyUser
+	plan, err := c.detached(ctx, swapper, users)
 	if err != nil {
 		return at, err
 	}
-	return at, swapper.Apply(ctx, plan)
+	c.swaps = true
+	if err := swapper.Apply(ctx, plan); err != nil {
+		return at, err
+	}
+	return at, c.labelFormer(ctx)
 }
 
-// detached waits until no node has one of the volumes any more.
-func (c *copying) detached(ctx context.Context, users *users) error {
-	patience := time.Now().Add(c.Patience)
-	for _, name := range []string{c.Claim, c.second.Name} {
-		for {
-			_, _, err := c.swapper(nil).Movable(ctx, c.Namespace, name)
-			if refusal, ok := errors.AsType[*swap.RefusedError](err); !ok || !refusal.Busy || time.Now().After(patience) {
-				if err != nil {
-					return err
-				}
-				break
+// detached waits until no node has one of the volumes any more, and plans the swap.
+func (c *copying) detached(ctx context.Context, swapper *swap.Swapper, users *users) (*swap.Plan, error) {
+	for patience := time.Now().Add(c.Patience); ; {
+		attached := 0
+		for _, pv := range []string{c.pv.Name, c.second.Spec.VolumeName} {
+			attachments, err := swapper.Nodes.Attachments(ctx, pv)
+			if err != nil {
+				return nil, err
 			}
-			if err := errors.Join(users.err(), c.pods.Wait(ctx)); err != nil {
-				return err
+			attached += len(attachments)
+		}
+		if attached == 0 || time.Now().After(patience) {
+			plan, err := swapper.Plan(ctx, c.swapOf())
+			if refusal, ok := errors.AsType[*swap.RefusedError](err); !ok || !refusal.Busy || time.Now().After(patience) {
+				return plan, err
 			}
 		}
+		// What a plan reads of the cluster is long.
+		for range lifeless {
+			if err := errors.Join(users.err(), c.pods.Wait(ctx)); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// labelFormer tells people that the second claim has the former volume.
+func (c *copying) labelFormer(ctx context.Context) error {
+	label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, objects.LabelCopy, objects.CopyFormer)
+	if _, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(ctx, c.second.Name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("the volume was moved, but claim %s/%s cannot be labeled: %w", c.Namespace, c.second.Name, err)
 	}
 	return nil
 }

@@ -26,7 +26,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/podrun"
@@ -80,7 +79,7 @@ func (p *Plan) swapOf() swap.Request {
 }
 
 // podName is the name of the copying pod, so that only one works on a claim.
-func (p *Plan) podName() string { return "copy-" + string(p.claim.UID) }
+func (p *Plan) podName() string { return swap.CopyPod(string(p.claim.UID)) }
 
 // isCopyOf reports whether a claim was made for a copy of another one's volume.
 func isCopyOf(second, of *corev1.PersistentVolumeClaim) bool {
@@ -236,27 +235,32 @@ func (p *Plan) second() *corev1.PersistentVolumeClaim {
 
 // Apply moves the volume, and returns where it is then. After an error, it may be run again.
 func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) (wire.Handle, error) {
+	c := &copying{Mover: m, Plan: p, pods: podrun.Runner{
+		Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true, Container: containerName,
+	}}
+	if err := c.aloneAtIt(ctx); p.Done && err != nil {
+		return p.At, nil // that run will tidy up
+	} else if err != nil {
+		return wire.Handle{}, err
+	}
 	if p.begun != nil {
 		err := m.swapper(nil).EndEarlier(ctx, p.begun)
 		if err == nil {
-			p, err = m.Plan(ctx, p.Request)
+			c.Plan, err = m.Plan(ctx, p.Request)
 		}
 		if err != nil {
 			return wire.Handle{}, err
 		}
 	}
-	c := &copying{Mover: m, Plan: p, pods: podrun.Runner{
-		Client: m.Swapper.Client, Namespace: p.Namespace, Pause: m.Pause, Patience: m.Patience, Say: say, Logs: true, Container: containerName,
-	}}
-	if p.Done {
-		return p.At, c.tidy(ctx)
+	if c.Done {
+		return c.At, c.tidy(ctx)
 	}
 	if err := c.makeSecond(ctx); err != nil {
 		return wire.Handle{}, err
 	}
 	at, err := c.run(ctx)
-	if err != nil {
-		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, p.former())
+	if err != nil && !c.swaps {
+		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, c.former())
 	}
 	return at, err
 }
@@ -267,6 +271,7 @@ func (c *copying) makeSecond(ctx context.Context) error {
 	second, err := claims.Get(ctx, c.former(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) { // A full quota denies to make one even if it is there.
 		second, err = claims.Create(ctx, c.Plan.second(), metav1.CreateOptions{})
+		c.isFresh = err == nil
 	}
 	switch {
 	case err != nil:
@@ -277,40 +282,22 @@ func (c *copying) makeSecond(ctx context.Context) error {
 		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", c.Namespace, second.Name)
 	}
 	c.second = second
-	if second.Labels[objects.LabelCopy] == objects.CopyFormer {
-		return c.reuse(ctx)
-	}
 	return nil
 }
 
-// reuse takes the second claim of an earlier run for a new copy, if that run's swap was never
-// made: the label comes before.
-func (c *copying) reuse(ctx context.Context) error {
-	pv, err := c.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, c.second.Spec.VolumeName, metav1.GetOptions{})
-	if err != nil {
+// tidy ends what a run has left that was killed after the claim had its new volume.
+func (c *copying) tidy(ctx context.Context) error {
+	client := c.Swapper.Client.CoreV1()
+	second, err := client.PersistentVolumeClaims(c.Namespace).Get(ctx, c.former(), metav1.GetOptions{})
+	if err == nil && isCopyOf(second, c.claim) && second.Labels[objects.LabelCopy] != objects.CopyFormer {
+		c.second = second
+		err = c.labelFormer(ctx)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if swapped, err := objects.SwappedOf(pv); err != nil || swapped != nil {
-		return errors.Join(err, refused("claim %s/%s keeps the former volume of an earlier move; delete it first", c.Namespace, c.second.Name))
-	}
-	return c.label(ctx, objects.CopyPartial)
-}
-
-// label says what the volume of the second claim is.
-func (c *copying) label(ctx context.Context, value string) error {
-	label := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %q}}}`, c.second.UID, objects.LabelCopy, value)
-	second, err := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Patch(ctx, c.second.Name, types.MergePatchType, label, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("cannot label claim %s/%s: %w", c.Namespace, c.second.Name, err)
-	}
-	c.second = second
-	return nil
-}
-
-// tidy removes the pod that a killed run has left.
-func (c *copying) tidy(ctx context.Context) error {
-	pod, err := c.Swapper.Client.CoreV1().Pods(c.Namespace).Get(ctx, c.podName(), metav1.GetOptions{})
-	if err == nil && podrun.IsReplaceable(pod) {
+	pod, err := client.Pods(c.Namespace).Get(ctx, c.podName(), metav1.GetOptions{})
+	if err == nil && podrun.IsReplaceable(pod) && pod.Labels[objects.LabelCopy] == string(c.claim.UID) {
 		return c.pods.Remove(ctx, pod)
 	}
 	if apierrors.IsNotFound(err) {

@@ -114,14 +114,34 @@ func (u *users) see(event watch.Event) {
 // err says which pod may have used a claim; nil if none has.
 func (u *users) err() error { return context.Cause(u.unlessUsed) }
 
+// live changes the copying pod now and then, so that other runs see that this one lives.
+func (u *users) live(every time.Duration) {
+	for {
+		select {
+		case <-u.unlessUsed.Done():
+			return
+		case <-time.After(every):
+		}
+		if err := u.mark(u.unlessUsed, rand.Text()); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			u.used(busy("pod %s/%s was deleted; run the command again", u.copying.Namespace, u.copying.Name))
+		}
+	}
+}
+
+// mark changes the copying pod.
+func (u *users) mark(ctx context.Context, mark string) error {
+	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "annotations": {%q: %q}}}`, u.copying.UID, annotationSeen, mark)
+	_, err := u.client.CoreV1().Pods(u.copying.Namespace).Patch(ctx, u.copying.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
 // onlyUser fails unless no pod but the copying one can have used a claim up to this call.
 func (u *users) onlyUser(ctx context.Context) error {
 	mark, seen := rand.Text(), make(chan struct{})
 	u.mu.Lock()
 	u.marks[mark] = seen
 	u.mu.Unlock()
-	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "annotations": {%q: %q}}}`, u.copying.UID, annotationSeen, mark)
-	if _, err := u.client.CoreV1().Pods(u.copying.Namespace).Patch(ctx, u.copying.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if err := u.mark(ctx, mark); err != nil {
 		return fmt.Errorf("cannot mark pod %s/%s: %w", u.copying.Namespace, u.copying.Name, err)
 	}
 	select {

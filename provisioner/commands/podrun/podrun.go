@@ -50,6 +50,8 @@ func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return nil, err
+	case !isLike(other, pod):
+		return nil, fmt.Errorf("pod %s/%s was not made for this; delete it", r.Namespace, pod.Name)
 	case !IsReplaceable(other):
 		return nil, fmt.Errorf("pod %s/%s of another call has been working on it since %s; wait for it, or delete the pod", r.Namespace, pod.Name, other.CreationTimestamp.UTC().Format(time.RFC3339))
 	default:
@@ -67,6 +69,16 @@ func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error
 		err = errors.Join(err, r.Remove(context.WithoutCancel(ctx), unanswered))
 	}
 	return nil, err
+}
+
+// isLike reports whether a pod has all labels of another one.
+func isLike(pod, other *corev1.Pod) bool {
+	for key, value := range other.Labels {
+		if pod.Labels[key] != value {
+			return false
+		}
+	}
+	return true
 }
 
 // IsReplaceable reports whether a pod does nothing, and will not by itself.
@@ -128,7 +140,10 @@ func (r *Runner) waitsFor(pod *corev1.Pod) (reason, message string) {
 			return "its end:", fmt.Sprintf("container %s has ended, and container %s, which somebody put into the pod, has not", r.Container, other.Name)
 		}
 	}
-	if own.Waiting != nil {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return "its node:", fmt.Sprintf("the pod is being deleted, and node %s has not ended it", pod.Spec.NodeName)
+	case own.Waiting != nil:
 		return own.Waiting.Reason, own.Waiting.Message
 	}
 	for _, condition := range pod.Status.Conditions {

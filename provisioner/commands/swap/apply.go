@@ -163,12 +163,12 @@ func (r *Swapper) forgetCopies(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// endUnlessCommitted takes back what was begun.
+// endUnlessCommitted takes back what was begun, unless another run is at it by now.
 func (r *Swapper) endUnlessCommitted(ctx context.Context, p *Plan) error {
 	if p.committed {
 		return nil
 	}
-	if err := r.end(ctx, p.sides); err != nil {
+	if err := r.takeBack(ctx, p.sides); err != nil {
 		return fmt.Errorf("what was begun cannot be taken back, so run the command again: %w", err)
 	}
 	return nil
@@ -228,7 +228,7 @@ func (r *Swapper) record(ctx context.Context, s *side) error {
 	}
 	changes := map[string]any{
 		objects.AnnotationVolume: to.Volume, objects.AnnotationBackend: to.Backend,
-		objects.AnnotationEndpoint: nil, objects.AnnotationProject: nil, objects.AnnotationSwapped: swapped,
+		objects.AnnotationEndpoint: nil, objects.AnnotationProject: nil, objects.AnnotationSwapped: swapped, objects.AnnotationCopyOf: nil,
 	}
 	if len(swapped.With) == 0 && to.String() == swapped.Handle {
 		changes[objects.AnnotationSwapped] = nil // all is as it was

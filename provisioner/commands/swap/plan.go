@@ -132,8 +132,8 @@ func (p *planner) isCopied() error {
 			return refused("claim %s has volume %s by now, and %s was copied", s.claim.Name, has, want)
 		}
 	}
-	if second := p.sides[1].claim; second.Labels[objects.LabelCopy] != objects.CopyPartial {
-		return refused("claim %s is no copy by now", second.Name)
+	if second := p.sides[1]; second.pv.Annotations[objects.AnnotationCopyOf] != string(p.sides[0].claim.UID) {
+		return refused("claim %s is no copy by now", second.claim.Name)
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (p *planner) checkClaim(s *side) {
 	switch {
 	case objects.EncryptedOf(s.pv) != "":
 		p.refuse("nodes encrypt the volume of claim %s, and its key is that of the claim", s.claim.Name)
-	case s.claim.Labels[objects.LabelCopy] == objects.CopyPartial && p.Copy == nil:
+	case s.pv.Annotations[objects.AnnotationCopyOf] != "" && p.Copy == nil:
 		p.refuse("claim %s is a copy that volume move is making; run that command again", s.claim.Name)
 	}
 }
@@ -378,10 +378,9 @@ func (p *planner) checkUse(ctx context.Context, s *side) error {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		switch copies := pod.Labels[objects.LabelCopy]; {
-		case !objects.NamesClaim(pod, s.claim):
-		case copies != "" && p.Copy != nil && (copies == string(s.claim.UID) || copies == s.claim.Annotations[objects.AnnotationCopyOf]):
-		case copies != "":
+		switch isCopying := slices.Contains([]string{CopyPod(string(s.claim.UID)), CopyPod(s.claim.Annotations[objects.AnnotationCopyOf]), CopyPod(s.pv.Annotations[objects.AnnotationCopyOf])}, pod.Name); {
+		case !objects.NamesClaim(pod, s.claim), isCopying && p.Copy != nil:
+		case isCopying:
 			p.refuse("pod %s copies the volume of claim %s, for volume move; run that to its end, or delete the pod", pod.Name, s.claim.Name)
 			p.busy++
 		case !objects.IsFinished(pod):

@@ -38,6 +38,10 @@ import (
 // intent as JSON, and goes when all is done.
 const AnnotationIntent = objects.Prefix + "swap"
 
+// CopyPod returns the name of the pod that copies the volume of a claim, by the claim's UID. As
+// long as it is there, nobody else swaps the volume.
+func CopyPod(claimUID string) string { return "copy-" + claimUID }
+
 // Volumes are the volumes of one backend; backends.Swaps implements it.
 type Volumes interface {
 	Volume(ctx context.Context, id string) (cinder.Volume, cinder.Place, error)

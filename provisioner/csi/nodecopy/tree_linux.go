@@ -15,9 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lostAndFound is where fsck puts what has lost its name. Every ext4 filesystem has one.
-const lostAndFound = "lost+found"
-
 // seLinux is the extended attribute that the node gives each volume as its pods need it.
 const seLinux = "security.selinux"
 
@@ -184,9 +181,6 @@ func (d *directory) clear(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if d.path == "" && name == lostAndFound {
-				continue
-			}
 		}
 		if err := unix.Unlinkat(int(d.Fd()), name, flags); err != nil {
 			return d.failed(name, err)
@@ -325,8 +319,7 @@ func (t *trees) copyEntry(ctx context.Context, source, target *directory, name s
 }
 
 func (t *trees) copyBelow(ctx context.Context, source, target *directory, name string) error {
-	err := unix.Mkdirat(int(target.Fd()), name, 0o700)
-	if err != nil && (!errors.Is(err, unix.EEXIST) || source.path != "" || name != lostAndFound) {
+	if err := unix.Mkdirat(int(target.Fd()), name, 0o700); err != nil {
 		return target.failed(name, err)
 	}
 	return inBoth(source, target, name, unix.O_RDONLY|unix.O_DIRECTORY, func(from, to *os.File) error {
@@ -407,9 +400,6 @@ func (t *trees) compareDirectory(ctx context.Context, source, target *directory)
 	copied, err := target.names()
 	if err != nil {
 		return err
-	}
-	if source.path == "" && !slices.Contains(names, lostAndFound) {
-		copied = slices.DeleteFunc(copied, func(name string) bool { return name == lostAndFound })
 	}
 	if !slices.Equal(names, copied) {
 		return fmt.Errorf("directory %q of the source has %d entries, and its copy %d, or others", source.path, len(names), len(copied))
