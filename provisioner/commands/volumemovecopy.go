@@ -33,7 +33,7 @@ func (c *copies) target() string { return "backend " + c.backend }
 func (c *copies) move(ctx context.Context, one *oneMove, apply bool) (string, error) {
 	plan, err := c.mover.Plan(ctx, move.Request{Namespace: one.namespace, Claim: one.claim, Backend: c.backend, StorageClass: c.class})
 	// The list may be hours old.
-	if err == nil && !plan.Done && (plan.PersistentVolume != one.pv || plan.At.ID != one.volume.ID) {
+	if err == nil && !plan.Done && one.pv != "" && (plan.PersistentVolume != one.pv || plan.At.ID != one.volume.ID) {
 		err = fmt.Errorf("the claim has another volume by now, %s of PersistentVolume %s", plan.At, plan.PersistentVolume)
 	}
 	if err == nil && !apply {

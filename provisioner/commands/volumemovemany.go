@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/retype"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/paging"
@@ -175,10 +178,15 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 		return nil, err
 	}
 	var all []*oneMove
+	begun := map[string]*oneMove{} // by claim
 	for i := range pvs {
 		pv := &pvs[i]
 		if pv.Annotations[objects.AnnotationProvisionedBy] != f.ProvisionerName {
 			continue
+		}
+		if ref := pv.Spec.ClaimRef; f.toBackend != "" && ref != nil && pv.Annotations[swap.AnnotationIntent] != "" && (f.namespace == "" || f.namespace == ref.Namespace) {
+			claim := move.ClaimOf(ref.Name)
+			begun[ref.Namespace+"/"+claim] = &oneMove{namespace: ref.Namespace, claim: claim, backend: f.fromBackend, state: moveReady}
 		}
 		volume := listed[pv.Annotations[objects.AnnotationBackend]][pv.Annotations[objects.AnnotationVolume]]
 		if volume.ID == "" || f.from != "" && volume.Type != f.from || f.fromBackend != "" && pv.Annotations[objects.AnnotationBackend] != f.fromBackend {
@@ -198,6 +206,11 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 			all = append(all, one)
 		}
 	}
+	// A claim whose swap is not complete may have its new volume already.
+	for _, one := range all {
+		delete(begun, one.namespace+"/"+one.claim)
+	}
+	all = slices.AppendSeq(all, maps.Values(begun))
 	slices.SortFunc(all, func(x, y *oneMove) int {
 		return cmp.Or(strings.Compare(x.namespace, y.namespace), strings.Compare(x.claim, y.claim))
 	})

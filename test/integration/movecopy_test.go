@@ -239,7 +239,7 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	if code, output := w.volumeCommand("swap", "movecopy-b/data", "--with", "data-former", "--apply", "--back"); code != 0 {
 		t.Error(output)
 	}
-	move("data", 1, "claim movecopy-b/data-former exists, and was not made for a copy of this one; rename or delete it", toGold...)
+	move("data", 1, "claim movecopy-b/data-former exists, and was not made for a copy of this one; delete it if it is not needed", toGold...)
 	if code, answer := w.audit(); code != 0 {
 		t.Errorf("the audit finds %+v", answer.Findings)
 	}

@@ -2,6 +2,7 @@ package move
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func (c *copying) pod() *corev1.Pod {
 				"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "copy", objects.LabelCopy: string(c.claim.UID),
 				"sidecar.istio.io/inject": "false", // it would not end
 			},
-			Annotations:     map[string]string{"linkerd.io/inject": "disabled"},
+			Annotations:     map[string]string{"linkerd.io/inject": "disabled", annotationSeen: rand.Text()},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "PersistentVolumeClaim", Name: c.second.Name, UID: c.second.UID}},
 		},
 		Spec: spec,

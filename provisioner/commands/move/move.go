@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,8 +71,13 @@ type Plan struct {
 	begun *swap.Plan
 }
 
+const formerSuffix = "-former"
+
 // former is the name of the second claim, which keeps the former volume in the end.
-func (p *Plan) former() string { return p.Claim + "-former" }
+func (p *Plan) former() string { return p.Claim + formerSuffix }
+
+// ClaimOf returns the claim that moves, by its own name or that of the second claim.
+func ClaimOf(name string) string { return strings.TrimSuffix(name, formerSuffix) }
 
 // swapOf is the swap of a claim's volume with its copy.
 func (p *Plan) swapOf() swap.Request {
@@ -277,7 +283,7 @@ func (c *copying) makeSecond(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("cannot make claim %s/%s for the copy: %w", c.Namespace, c.former(), err)
 	case !isCopyOf(second, c.claim):
-		return refused("claim %s/%s exists, and was not made for a copy of this one; rename or delete it", c.Namespace, second.Name)
+		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", c.Namespace, second.Name)
 	case second.DeletionTimestamp != nil:
 		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", c.Namespace, second.Name)
 	}
@@ -323,7 +329,7 @@ func (m *Mover) Try(ctx context.Context, p *Plan) error {
 	case err != nil:
 		return err
 	case !isCopyOf(second, p.claim):
-		return refused("claim %s/%s exists, and was not made for a copy of this one; rename or delete it", p.Namespace, second.Name)
+		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", p.Namespace, second.Name)
 	}
 	if _, err := client.Pods(p.Namespace).Create(ctx, (&copying{Mover: m, Plan: p, second: second}).pod(), dry); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("cannot make a pod in namespace %s for the copy: %w", p.Namespace, err)

@@ -50,7 +50,7 @@ func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error
 	case apierrors.IsNotFound(err):
 	case err != nil:
 		return nil, err
-	case !isLike(other, pod):
+	case !contains(other.Labels, pod.Labels):
 		return nil, fmt.Errorf("pod %s/%s was not made for this; delete it", r.Namespace, pod.Name)
 	case !IsReplaceable(other):
 		return nil, fmt.Errorf("pod %s/%s of another call has been working on it since %s; wait for it, or delete the pod", r.Namespace, pod.Name, other.CreationTimestamp.UTC().Format(time.RFC3339))
@@ -64,17 +64,17 @@ func (r *Runner) Start(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error
 	if status, ok := errors.AsType[*apierrors.StatusError](err); err == nil || ok && status.ErrStatus.Code < http.StatusInternalServerError {
 		return created, err
 	}
-	// Without an answer, the pod may be there.
-	if unanswered, getErr := pods.Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil {
+	// Without an answer, the pod may be there, or one of another call. Annotations tell them apart.
+	if unanswered, getErr := pods.Get(context.WithoutCancel(ctx), pod.Name, metav1.GetOptions{}); getErr == nil && contains(unanswered.Annotations, pod.Annotations) {
 		err = errors.Join(err, r.Remove(context.WithoutCancel(ctx), unanswered))
 	}
 	return nil, err
 }
 
-// isLike reports whether a pod has all labels of another one.
-func isLike(pod, other *corev1.Pod) bool {
-	for key, value := range other.Labels {
-		if pod.Labels[key] != value {
+// contains reports whether one map has all of another.
+func contains(all, some map[string]string) bool {
+	for key, value := range some {
+		if all[key] != value {
 			return false
 		}
 	}
@@ -147,7 +147,8 @@ func (r *Runner) waitsFor(pod *corev1.Pod) (reason, message string) {
 		return own.Waiting.Reason, own.Waiting.Message
 	}
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+		// The condition of a gate may outlast it.
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && (condition.Reason != corev1.PodReasonSchedulingGated || len(pod.Spec.SchedulingGates) > 0) {
 			return condition.Reason, condition.Message
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -75,7 +76,7 @@ func (r *Swapper) takeBack(ctx context.Context, sides [2]*side) error {
 // exchange gives each PersistentVolume the other's volume.
 func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
 	// Another swap may have been made since the plan.
-	if err := r.intend(ctx, p); err != nil {
+	if _, err := r.intend(ctx, p); err != nil {
 		return err
 	}
 	if err := r.begin(ctx, p); err != nil {
@@ -84,7 +85,9 @@ func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
 	for _, s := range p.sides {
 		s.intent.Committed = true
 	}
-	if err := r.intend(ctx, p); err != nil {
+	if isLate, err := r.intend(ctx, p); isLate {
+		return errors.Join(err, r.endUnlessAnother(ctx, p.sides))
+	} else if err != nil {
 		return err // It may be committed, and another run at it.
 	}
 	p.committed = true
@@ -102,17 +105,20 @@ func (r *Swapper) exchange(ctx context.Context, p *Plan) error {
 }
 
 // intend writes the intents, that which decides first. After a failure, nothing may be taken
-// back but by another run, which reads what is there.
-func (r *Swapper) intend(ctx context.Context, p *Plan) error {
+// back but by another run, which reads what is there. It reports whether nothing was written,
+// for certain, since another run has changed what decides.
+func (r *Swapper) intend(ctx context.Context, p *Plan) (isLate bool, err error) {
+	written := false
 	for _, s := range inOrder(p.sides) {
 		if s.pv == nil {
 			continue
 		}
 		if err := r.annotate(ctx, s, map[string]any{AnnotationIntent: s.intent}); err != nil {
-			return fmt.Errorf("%w; run the command again", err)
+			return !written && apierrors.IsConflict(err), fmt.Errorf("%w; run the command again", err)
 		}
+		written = true
 	}
-	return nil
+	return false, nil
 }
 
 // begin reserves both volumes. What the plan has seen may be old by then, so it looks once
@@ -168,10 +174,30 @@ func (r *Swapper) endUnlessCommitted(ctx context.Context, p *Plan) error {
 	if p.committed {
 		return nil
 	}
-	if err := r.takeBack(ctx, p.sides); err != nil {
+	err := r.takeBack(ctx, p.sides)
+	if apierrors.IsConflict(err) {
+		err = r.endUnlessAnother(ctx, p.sides)
+	}
+	if err != nil {
 		return fmt.Errorf("what was begun cannot be taken back, so run the command again: %w", err)
 	}
 	return nil
+}
+
+// endUnlessAnother ends reservations after another run has taken the swap back, unless one is
+// at it again: the reservations are its own then.
+func (r *Swapper) endUnlessAnother(ctx context.Context, sides [2]*side) error {
+	for _, s := range sides {
+		now, err := r.Client.CoreV1().PersistentVolumes().Get(ctx, s.name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			return err
+		case now.Annotations[AnnotationIntent] != "":
+			return errors.New("another run is at it")
+		}
+		s.pv = now
+	}
+	return r.end(ctx, sides)
 }
 
 // stillFree checks everything once more.

@@ -375,7 +375,7 @@ func TestTwoRunsOfOneSwap(t *testing.T) {
 	r := f.swapper(t)
 	first, err := r.Plan(t.Context(), request)
 	if err == nil {
-		err = r.intend(t.Context(), first)
+		_, err = r.intend(t.Context(), first)
 	}
 	if err == nil {
 		err = r.begin(t.Context(), first)
@@ -410,7 +410,7 @@ func TestTwoRunsOfOneSwap(t *testing.T) {
 	}
 	f.client.ClearActions()
 	first.sides[0].intent.Committed = true
-	if err := r.intend(t.Context(), first); err != nil || !strings.Contains(string(f.client.Actions()[0].(clienttesting.PatchAction).GetPatch()), `"resourceVersion":"7"`) {
+	if _, err := r.intend(t.Context(), first); err != nil || !strings.Contains(string(f.client.Actions()[0].(clienttesting.PatchAction).GetPatch()), `"resourceVersion":"7"`) {
 		t.Errorf("the first run commits with %v, %v", f.client.Actions(), err)
 	}
 }

@@ -163,16 +163,6 @@ func recordOf(pv *corev1.PersistentVolume) record {
 	}
 }
 
-// PartnerOf returns the name of the PersistentVolume with which one is being swapped; empty if
-// with none.
-func PartnerOf(pv *corev1.PersistentVolume) (string, error) {
-	i, err := intentOf(pv)
-	if err != nil || i == nil {
-		return "", err
-	}
-	return i.With, nil
-}
-
 // intentOf reads the intent of a PersistentVolume; nil if it has none.
 func intentOf(pv *corev1.PersistentVolume) (*intent, error) {
 	text := pv.Annotations[AnnotationIntent]

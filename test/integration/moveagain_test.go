@@ -1,0 +1,82 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+)
+
+// TestADrainEndsWhatItHasBegun: a drain was interrupted when the claim had its new volume, and
+// both volumes were still reserved, so no pod of the claim starts. It is run again.
+func TestADrainEndsWhatItHasBegun(t *testing.T) {
+	w := newWorld(t, "moveagain", cindersim.Options{})
+	w.withCSI("{}")
+	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
+	w.policy = w.change(`      - storageClasses: ["moveagain-lab"]
+        backends: [lab]
+`, `      - storageClasses: ["moveagain-lab"]
+        backends: [lab, gold]
+      - storageClasses: ["moveagain-gold"]
+        backends: [gold, lab]
+`)
+	w.policy = w.change("clusterID: cluster-moveagain\n", "clusterID: cluster-moveagain\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
+	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
+	w.startWithSidecar()
+	node := &copyingNode{csiCluster: csiCluster{name: w.name, cluster: "cluster-moveagain", sim: w.sim}, namespace: "moveagain-b"}
+	node.attach = func(ctx context.Context, v csiVolume) error {
+		err := node.attachTo(ctx, v, 0)
+		if err == nil {
+			_, err = node.attached(ctx, v, 0)
+		}
+		return err
+	}
+	node.detach = func(ctx context.Context, v csiVolume) error {
+		return errors.Join(node.detachFrom(ctx, v, 0), node.detached(ctx, v, 0))
+	}
+	w.must(node.register(w.ctx, 1))
+	ctx, stop := context.WithCancel(w.ctx)
+	done := make(chan error, 1)
+	go func() { done <- node.run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		w.must(<-done)
+		_ = suite.Client.StorageV1().CSINodes().Delete(t.Context(), node.node(0), metav1.DeleteOptions{})
+	})
+	w.claim("b", "data", "lab", "1Gi")
+	_, err := suite.WaitBound(w.ctx, "moveagain-b", 1)
+	w.must(err)
+
+	drain := func() (int, string) {
+		return w.volumeCommand("move", "--from-backend", "lab", "--to-backend", "gold", "--image", "none.example/program", "--storage-class", "moveagain-gold", "--apply")
+	}
+	node.prepare(`{}`, nil)
+	fault := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "action.os-unreserve", Code: 403})
+	code, output := drain()
+	fault.Remove()
+	if code != 1 || fault.Applied() == 0 {
+		t.Fatalf("exit code %d: %s", code, output)
+	}
+	v, err := node.boundTo(w.ctx, "data")
+	w.must(err)
+	pv, err := suite.Client.CoreV1().PersistentVolumes().Get(w.ctx, v.pv, metav1.GetOptions{})
+	w.must(err)
+	if pv.Annotations[objects.AnnotationBackend] != "gold" {
+		t.Fatalf("the claim has a volume of backend %s", pv.Annotations[objects.AnnotationBackend])
+	}
+	code, output = drain()
+	if now, _ := w.sim.Volume(v.id); now.Status != "available" || now.Metadata[annotation("swap")] != "" {
+		t.Errorf("the drain ends with exit code %d, and volume %s of claim data is %s, reserved for the swap, so no pod gets it:\n%s", code, v.id, now.Status, output)
+	}
+	single, said := w.volumeCommand("move", "moveagain-b/data", "--to-backend", "gold", "--image", "none.example/program", "--storage-class", "moveagain-gold", "--apply")
+	if now, _ := w.sim.Volume(v.id); single != 0 || now.Status != "available" || strings.Contains(said, "is ended first") {
+		t.Errorf("the command for the claim: exit code %d, the volume is %s: %s", single, now.Status, said)
+	}
+	w.must(suite.DeleteClaims(w.ctx, "moveagain-b"))
+	w.noResidue()
+}
