@@ -300,12 +300,16 @@ func (c csiCluster) fillNative(ctx context.Context, t *testing.T, pv *corev1.Per
 %[1]s -l`, session, secret.Data["node.session.auth.username"], secret.Data["node.session.auth.password"]))
 	uuid = strings.TrimSpace(n.run(ctx, t, fmt.Sprintf(`set -e
 for i in $(seq 50); do disk=$(iscsiadm -m session -P 3 | sed -n 's/.*Attached scsi disk \(sd[a-z]*\).*State: running.*/\1/p'); test -n "$disk" && break; sleep 0.2; done
-mkfs.ext4 -q -F /dev/$disk
-for i in $(seq 20); do mount /dev/$disk /mnt && break; sleep 0.5; done # udev may still read it
-mountpoint -q /mnt
+# tgt gives a new volume the WWID of a former one, which multipathd may know.
+sleep 2
+device=/dev/$disk
+for map in /sys/block/$disk/holders/*; do if [ -e "$map" ]; then device=/dev/$(basename $map); fi; done
+mkfs.ext4 -q -F $device
+mount $device /mnt
 printf %%s '%s' > /mnt/moment
 umount /mnt
-blkid -p -o value -s UUID /dev/$disk`, moment)))
+blkid -p -o value -s UUID $device
+multipath -F >/dev/null 2>&1 || true`, moment)))
 	n.run(ctx, t, session+" -u && "+session+" -o delete")
 	return uuid
 }
