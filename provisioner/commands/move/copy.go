@@ -94,10 +94,10 @@ func (c *copying) run(ctx context.Context) (at wire.Handle, err error) {
 		return at, err
 	}
 	defer users.stop()
-	go users.live(beat * c.Pause)
 	if err := c.begin(ctx, pod); err != nil {
 		return at, err
 	}
+	go users.live(beat * c.Pause)
 	c.pods.Say(fmt.Sprintf("pod %s/%s copies the volume", pod.Namespace, pod.Name))
 	ended, err := c.pods.Ended(users.unlessUsed, pod)
 	if used := users.err(); used != nil {

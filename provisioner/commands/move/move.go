@@ -265,7 +265,7 @@ func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) (wire.Hand
 		return wire.Handle{}, err
 	}
 	at, err := c.run(ctx)
-	if err != nil && !c.swaps {
+	if refusal, isRefused := errors.AsType[*swap.RefusedError](err); err != nil && !c.swaps && (!isRefused || refusal.Busy) {
 		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, c.former())
 	}
 	return at, err
