@@ -116,7 +116,7 @@ func (f *moveFlags) runCopy(ctx context.Context, stdout, stderr io.Writer) error
 	case f.apply:
 		var at wire.Handle
 		if at, err = copies.mover.Apply(ctx, plan, copies.say); err == nil && at != plan.At {
-			said = fmt.Sprintf("claim %s/%s has volume %s; claim %s-former keeps %s: delete it when you trust the copy", f.request.Namespace, f.request.Claim, at, f.request.Claim, plan.At)
+			said = fmt.Sprintf("claim %s/%s has volume %s; claim %s keeps %s: delete it when you trust the copy", f.request.Namespace, f.request.Claim, at, plan.Former(), plan.At)
 		}
 	default:
 		err = copies.mover.Try(ctx, plan)

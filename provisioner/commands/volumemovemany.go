@@ -164,14 +164,15 @@ func (f *moveFlags) candidates(ctx context.Context, opened *volumeRun, skip func
 		}
 		listed[opened.imports[i].Backend.Name] = ofBackend
 	}
-	// Those that keep a former volume stay where they are.
-	labeled, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: objects.LabelCopy})
-	if err != nil {
-		return nil, fmt.Errorf("cannot list claims: %w", err)
-	}
-	former := map[types.UID]bool{}
-	for i := range labeled.Items {
-		former[labeled.Items[i].UID] = f.toBackend != ""
+	former := map[types.UID]bool{} // claims that keep a former volume, which stays where it is
+	if f.toBackend != "" {
+		labeled, err := opened.client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{LabelSelector: objects.LabelCopy})
+		if err != nil {
+			return nil, fmt.Errorf("cannot list claims: %w", err)
+		}
+		for i := range labeled.Items {
+			former[labeled.Items[i].UID] = true
+		}
 	}
 	pvs, err := paging.List(ctx, "PersistentVolumes", opened.client.CoreV1().PersistentVolumes().List, func(page *corev1.PersistentVolumeList) []corev1.PersistentVolume { return page.Items })
 	if err != nil {

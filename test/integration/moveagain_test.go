@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -15,39 +13,7 @@ import (
 // TestADrainEndsWhatItHasBegun: a drain was interrupted when the claim had its new volume, and
 // both volumes were still reserved, so no pod of the claim starts. It is run again.
 func TestADrainEndsWhatItHasBegun(t *testing.T) {
-	w := newWorld(t, "moveagain", cindersim.Options{})
-	w.withCSI("{}")
-	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
-	w.policy = w.change(`      - storageClasses: ["moveagain-lab"]
-        backends: [lab]
-`, `      - storageClasses: ["moveagain-lab"]
-        backends: [lab, gold]
-      - storageClasses: ["moveagain-gold"]
-        backends: [gold, lab]
-`)
-	w.policy = w.change("clusterID: cluster-moveagain\n", "clusterID: cluster-moveagain\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
-	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
-	w.startWithSidecar()
-	node := &copyingNode{csiCluster: csiCluster{name: w.name, cluster: "cluster-moveagain", sim: w.sim}, namespace: "moveagain-b"}
-	node.attach = func(ctx context.Context, v csiVolume) error {
-		err := node.attachTo(ctx, v, 0)
-		if err == nil {
-			_, err = node.attached(ctx, v, 0)
-		}
-		return err
-	}
-	node.detach = func(ctx context.Context, v csiVolume) error {
-		return errors.Join(node.detachFrom(ctx, v, 0), node.detached(ctx, v, 0))
-	}
-	w.must(node.register(w.ctx, 1))
-	ctx, stop := context.WithCancel(w.ctx)
-	done := make(chan error, 1)
-	go func() { done <- node.run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		w.must(<-done)
-		_ = suite.Client.StorageV1().CSINodes().Delete(t.Context(), node.node(0), metav1.DeleteOptions{})
-	})
+	w, node := withCopyingNode(t, "moveagain")
 	w.claim("b", "data", "lab", "1Gi")
 	_, err := suite.WaitBound(w.ctx, "moveagain-b", 1)
 	w.must(err)

@@ -115,23 +115,24 @@ func (n *copyingNode) boundTo(ctx context.Context, claim string) (v csiVolume, e
 	return v, err
 }
 
-// TestMoveToAnotherBackend: the claim's volume is copied to another backend, by a pod, and
-// the two are swapped, unless anybody else may have used the claim since the copy began.
-func TestMoveToAnotherBackend(t *testing.T) {
-	w := newWorld(t, "movecopy", cindersim.Options{})
+// withCopyingNode returns a world in mode csi whose backends lab and gold may have each other's
+// volumes, with a leader, its sidecar and a node that runs copying pods.
+func withCopyingNode(t *testing.T, name string) (*world, *copyingNode) {
+	t.Helper()
+	w := newWorld(t, name, cindersim.Options{})
 	w.withCSI("{}")
 	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
-	w.policy = w.change(`      - storageClasses: ["movecopy-lab"]
+	w.policy = w.change(strings.ReplaceAll(`      - storageClasses: ["NAME-lab"]
         backends: [lab]
-`, `      - storageClasses: ["movecopy-lab"]
+`, "NAME", name), strings.ReplaceAll(`      - storageClasses: ["NAME-lab"]
         backends: [lab, gold]
-      - storageClasses: ["movecopy-gold"]
+      - storageClasses: ["NAME-gold"]
         backends: [gold, lab]
-`)
-	w.policy = w.change("clusterID: cluster-movecopy\n", "clusterID: cluster-movecopy\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
+`, "NAME", name))
+	w.policy = w.change("clusterID: cluster-"+name+"\n", "clusterID: cluster-"+name+"\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
 	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
 	w.startWithSidecar()
-	node := &copyingNode{csiCluster: csiCluster{name: w.name, cluster: "cluster-movecopy", sim: w.sim}, namespace: "movecopy-b"}
+	node := &copyingNode{csiCluster: csiCluster{name: w.name, cluster: "cluster-" + name, sim: w.sim}, namespace: name + "-b"}
 	node.attach = func(ctx context.Context, v csiVolume) error {
 		err := node.attachTo(ctx, v, 0)
 		if err == nil {
@@ -151,6 +152,13 @@ func TestMoveToAnotherBackend(t *testing.T) {
 		w.must(<-done)
 		_ = suite.Client.StorageV1().CSINodes().Delete(t.Context(), node.node(0), metav1.DeleteOptions{})
 	})
+	return w, node
+}
+
+// TestMoveToAnotherBackend: the claim's volume is copied to another backend, by a pod, and
+// the two are swapped, unless anybody else may have used the claim since the copy began.
+func TestMoveToAnotherBackend(t *testing.T) {
+	w, node := withCopyingNode(t, "movecopy")
 	w.claim("b", "data", "lab", "1Gi")
 	w.claim("b", "other", "lab", "1Gi")
 	_, err := suite.WaitBound(w.ctx, "movecopy-b", 2)

@@ -139,7 +139,7 @@ func (c *copying) pod() *corev1.Pod {
 		SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		SchedulingGates: []corev1.PodSchedulingGate{{Name: gate}},
 	}
-	for path, claim := range map[string]string{wire.CopyFrom: c.Claim, wire.CopyTo: c.former()} {
+	for path, claim := range map[string]string{wire.CopyFrom: c.Claim, wire.CopyTo: c.Former()} {
 		name := path[1:]
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
 		if objects.IsBlockVolume(c.pv) {

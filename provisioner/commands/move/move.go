@@ -73,15 +73,15 @@ type Plan struct {
 
 const formerSuffix = "-former"
 
-// former is the name of the second claim, which keeps the former volume in the end.
-func (p *Plan) former() string { return p.Claim + formerSuffix }
+// Former is the name of the second claim, which keeps the former volume in the end.
+func (p *Plan) Former() string { return p.Claim + formerSuffix }
 
 // ClaimOf returns the claim that moves, by its own name or that of the second claim.
 func ClaimOf(name string) string { return strings.TrimSuffix(name, formerSuffix) }
 
 // swapOf is the swap of a claim's volume with its copy.
 func (p *Plan) swapOf() swap.Request {
-	return swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, p.former()}}
+	return swap.Request{Namespace: p.Namespace, Claims: [2]string{p.Claim, p.Former()}}
 }
 
 // podName is the name of the copying pod, so that only one works on a claim.
@@ -139,8 +139,8 @@ func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 		return nil, refused("claim %s/%s is ReadOnlyMany only, so no pod could write the copy", p.Namespace, p.Claim)
 	case p.claim.Labels[objects.LabelCopy] != "":
 		return nil, refused("claim %s/%s was made by a move itself; delete it when its data is not needed", p.Namespace, p.Claim)
-	case len(p.former()) > 253:
-		return nil, refused("no claim can be named %s, which is too long", p.former())
+	case len(p.Former()) > 253:
+		return nil, refused("no claim can be named %s, which is too long", p.Former())
 	}
 	p.StorageClass = cmp.Or(p.StorageClass, p.pv.Spec.StorageClassName)
 	p.class, err = m.Swapper.Client.StorageV1().StorageClasses().Get(ctx, p.StorageClass, metav1.GetOptions{})
@@ -157,7 +157,7 @@ func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 // has. A swap with another claim is an error.
 func (m *Mover) begun(ctx context.Context, p *Plan) (*swap.Plan, error) {
 	intents := p.pv.Annotations[swap.AnnotationIntent]
-	second, err := m.Swapper.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
+	second, err := m.Swapper.Client.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, p.Former(), metav1.GetOptions{})
 	if err == nil && isCopyOf(second, p.claim) && second.Spec.VolumeName != "" {
 		var pv *corev1.PersistentVolume
 		if pv, err = m.Swapper.Client.CoreV1().PersistentVolumes().Get(ctx, second.Spec.VolumeName, metav1.GetOptions{}); err == nil {
@@ -188,7 +188,7 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		refuse("claim %s could not have a volume of backend %s: %s: %s", p.Claim, p.Backend, held.Denial.Reason, held.Denial.Message)
 	}
 	if kept := m.Swapper.Policy.DecideHolder(asked, p.At.Backend); kept.Denial != nil {
-		refuse("claim %s could not keep the former volume: %s: %s", p.former(), kept.Denial.Reason, kept.Denial.Message)
+		refuse("claim %s could not keep the former volume: %s: %s", p.Former(), kept.Denial.Reason, kept.Denial.Message)
 	}
 	backend, _ := m.Swapper.Policy.Backend(p.Backend)
 	switch {
@@ -222,14 +222,14 @@ func (p *Plan) Describe() string {
 		return fmt.Sprintf("claim %s/%s has volume %s; nothing to do", p.Namespace, p.Claim, p.At)
 	}
 	return fmt.Sprintf("claim %s/%s gets a copy of volume %s on backend %s, and claim %s, of StorageClass %s, keeps that volume",
-		p.Namespace, p.Claim, p.At, p.Backend, p.former(), p.StorageClass)
+		p.Namespace, p.Claim, p.At, p.Backend, p.Former(), p.StorageClass)
 }
 
 // second is the claim that gets the copy.
 func (p *Plan) second() *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.Namespace, Name: p.former(),
+			Namespace: p.Namespace, Name: p.Former(),
 			Labels: map[string]string{objects.LabelCopy: objects.CopyPartial}, Annotations: map[string]string{objects.AnnotationCopyOf: string(p.claim.UID)},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -266,7 +266,7 @@ func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) (wire.Hand
 	}
 	at, err := c.run(ctx)
 	if refusal, isRefused := errors.AsType[*swap.RefusedError](err); err != nil && !c.swaps && (!isRefused || refusal.Busy) {
-		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, c.former())
+		err = fmt.Errorf("%w (claim %s, which gets the copy, stays for the next run; to give up, delete it)", err, c.Former())
 	}
 	return at, err
 }
@@ -274,14 +274,14 @@ func (m *Mover) Apply(ctx context.Context, p *Plan, say func(string)) (wire.Hand
 // makeSecond makes the claim that gets the copy, unless an earlier run has.
 func (c *copying) makeSecond(ctx context.Context) error {
 	claims := c.Swapper.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
-	second, err := claims.Get(ctx, c.former(), metav1.GetOptions{})
+	second, err := claims.Get(ctx, c.Former(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) { // A full quota denies to make one even if it is there.
 		second, err = claims.Create(ctx, c.Plan.second(), metav1.CreateOptions{})
 		c.isFresh = err == nil
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("cannot make claim %s/%s for the copy: %w", c.Namespace, c.former(), err)
+		return fmt.Errorf("cannot make claim %s/%s for the copy: %w", c.Namespace, c.Former(), err)
 	case !isCopyOf(second, c.claim):
 		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", c.Namespace, second.Name)
 	case second.DeletionTimestamp != nil:
@@ -294,7 +294,7 @@ func (c *copying) makeSecond(ctx context.Context) error {
 // tidy ends what a run has left that was killed after the claim had its new volume.
 func (c *copying) tidy(ctx context.Context) error {
 	client := c.Swapper.Client.CoreV1()
-	second, err := client.PersistentVolumeClaims(c.Namespace).Get(ctx, c.former(), metav1.GetOptions{})
+	second, err := client.PersistentVolumeClaims(c.Namespace).Get(ctx, c.Former(), metav1.GetOptions{})
 	if err == nil && isCopyOf(second, c.claim) && second.Labels[objects.LabelCopy] != objects.CopyFormer {
 		c.second = second
 		err = c.labelFormer(ctx)
@@ -320,11 +320,11 @@ func (m *Mover) Try(ctx context.Context, p *Plan) error {
 	}
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	client := m.Swapper.Client.CoreV1()
-	second, err := client.PersistentVolumeClaims(p.Namespace).Get(ctx, p.former(), metav1.GetOptions{})
+	second, err := client.PersistentVolumeClaims(p.Namespace).Get(ctx, p.Former(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		if second, err = client.PersistentVolumeClaims(p.Namespace).Create(ctx, p.second(), dry); err != nil {
-			return fmt.Errorf("cannot make claim %s/%s for the copy: %w", p.Namespace, p.former(), err)
+			return fmt.Errorf("cannot make claim %s/%s for the copy: %w", p.Namespace, p.Former(), err)
 		}
 	case err != nil:
 		return err

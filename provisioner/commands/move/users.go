@@ -84,8 +84,7 @@ func watchUsers(ctx context.Context, client kubernetes.Interface, copying *corev
 
 // names returns the name of a claim that a pod names, even if the pod has ended.
 func (u *users) names(pod *corev1.Pod) string {
-	alive := &corev1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
-	if i := slices.IndexFunc(u.claims, func(claim *corev1.PersistentVolumeClaim) bool { return objects.Uses(alive, claim) }); i >= 0 {
+	if i := slices.IndexFunc(u.claims, func(claim *corev1.PersistentVolumeClaim) bool { return objects.NamesClaim(pod, claim) }); i >= 0 {
 		return u.claims[i].Name
 	}
 	return ""

@@ -27,6 +27,8 @@ type planner struct {
 	problems []string
 	// busy is how many of them end once no pod uses the claims.
 	busy int
+	// pods are those of the namespace, as they were when the first claim was checked.
+	pods *corev1.PodList
 }
 
 func (p *planner) refuse(format string, arguments ...any) {
@@ -372,12 +374,14 @@ func (p *planner) decide(ctx context.Context) error {
 
 // checkUse refuses a volume that a node has, or is about to get.
 func (p *planner) checkUse(ctx context.Context, s *side) error {
-	pods, err := p.Client.CoreV1().Pods(s.claim.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("cannot list the pods of namespace %s: %w", s.claim.Namespace, err)
+	if p.pods == nil { // both claims are of one namespace
+		var err error
+		if p.pods, err = p.Client.CoreV1().Pods(s.claim.Namespace).List(ctx, metav1.ListOptions{}); err != nil {
+			return fmt.Errorf("cannot list the pods of namespace %s: %w", s.claim.Namespace, err)
+		}
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range p.pods.Items {
+		pod := &p.pods.Items[i]
 		switch isCopying := slices.Contains([]string{CopyPod(string(s.claim.UID)), CopyPod(s.claim.Annotations[objects.AnnotationCopyOf]), CopyPod(s.pv.Annotations[objects.AnnotationCopyOf])}, pod.Name); {
 		case !objects.NamesClaim(pod, s.claim), isCopying && p.Copy != nil:
 		case isCopying:
