@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/move"
@@ -57,7 +58,7 @@ func (f *moveFlags) copies(ctx context.Context, opened *volumeRun, stderr io.Wri
 	image := f.image
 	if image == "" {
 		var err error
-		if image, err = opened.image(ctx); err != nil {
+		if image, err = programImage(ctx, opened.client); err != nil {
 			return nil, err
 		}
 	}
@@ -73,11 +74,11 @@ func (f *moveFlags) copies(ctx context.Context, opened *volumeRun, stderr io.Wri
 	}, nil
 }
 
-// image returns the image of the program, from where the documentation installs it: tenants
+// programImage returns the image of the program, from where the documentation installs it: tenants
 // can label Deployments of their own.
-func (r *volumeRun) image(ctx context.Context) (string, error) {
+func programImage(ctx context.Context, client kubernetes.Interface) (string, error) {
 	const selector = "app.kubernetes.io/name=standalone-cinder,app.kubernetes.io/component=provisioner"
-	deployments, err := r.client.AppsV1().Deployments(defaultMapNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	deployments, err := client.AppsV1().Deployments(defaultMapNamespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return "", fmt.Errorf("cannot find the image of the program, so give --image: %w", err)
 	}

@@ -2,8 +2,10 @@ package commands
 
 import (
 	"context"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -77,5 +79,24 @@ tenants:
 	listed := &oneMove{namespace: "team-a", claim: "data", pv: "pvc-of-the-former-claim", backend: "old", volume: cinder.Volume{ID: "volume-1"}}
 	if _, err := c.move(t.Context(), listed, false); err == nil {
 		t.Error("volume-1 of backend old was listed; the claim was made anew with third/volume-2, and that would be moved")
+	}
+}
+
+// TestATenantDoesNotChooseTheImageOfCopyingPods: a Deployment of a tenant has the labels that
+// the command looks for. Its image would run as root beside the volumes of every tenant that is
+// moved.
+func TestATenantDoesNotChooseTheImageOfCopyingPods(t *testing.T) {
+	deployment := func(namespace, image string) *appsv1.Deployment {
+		labels := map[string]string{"app.kubernetes.io/name": "standalone-cinder", "app.kubernetes.io/component": "provisioner"}
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "provisioner", Labels: labels}, Spec: appsv1.DeploymentSpec{
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "standalone-cinder", Image: image}}}},
+		}}
+	}
+	tenants := deployment("team-a", "tenant.example/evil")
+	if image, err := programImage(t.Context(), fake.NewClientset(tenants)); err == nil || !strings.Contains(err.Error(), "give --image") {
+		t.Errorf("without a Deployment of the program: image %q, %v", image, err)
+	}
+	if image, err := programImage(t.Context(), fake.NewClientset(tenants, deployment(defaultMapNamespace, "program"))); image != "program" {
+		t.Errorf("image %q, %v", image, err)
 	}
 }

@@ -195,7 +195,7 @@ func TestGrowOnTheNode(t *testing.T) {
 	ends(c, output, 1, "the pod has not ended on node grow-1")
 
 	// What a killed call left is replaced.
-	_, err = suite.Client.CoreV1().Pods(growNamespace).Create(w.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pod.Spec}, metav1.CreateOptions{})
+	_, err = suite.Client.CoreV1().Pods(growNamespace).Create(w.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: pod.Labels}, Spec: pod.Spec}, metav1.CreateOptions{})
 	w.must(err)
 	node.answer(`{"device": "dm-3", "paths": ["sdb", "sdc"], "filesystem": "ext4", "bytes": 21474836480}`)
 	w.must(harness.Eventually(w.ctx, func() (string, error) {
