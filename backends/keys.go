@@ -174,6 +174,9 @@ func (e *owners) recordedKey(ctx context.Context, of RecordedKey) (records stamp
 		// one (update_snapshot_metadata in cinder/volume/api.py), and without the mark, a
 		// snapshot is taken for one that nothing names.
 		err = e.failure(cinder.KindConflict, "%s is being taken, or was never ready; run the command again once it is ready or gone", of)
+	case metadata[stamps.KeySwap] != "":
+		// Of two requests at once for metadata, Cinder may take back the keys of one.
+		err = e.failure(cinder.KindConflict, "%s is being swapped; run the command again after that", of)
 	case slices.Contains(writesBack, status):
 		err = e.failure(cinder.KindConflict, "%s is %s, and Cinder may write back the former record of its key at the end; run the command again after that", of, status)
 	}

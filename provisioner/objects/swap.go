@@ -26,9 +26,10 @@ type Swapped struct {
 	// With are the PersistentVolumes with which it has swapped, the last one last, without
 	// those with which it has swapped back.
 	With []string `json:"with,omitempty"`
-	// FilesystemUUIDs and NeverFormat are those of wire.Volume.
+	// FilesystemUUIDs, NeverFormat and Encrypted are those of wire.Volume.
 	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
 	NeverFormat     bool     `json:"neverFormat,omitempty"`
+	Encrypted       string   `json:"encrypted,omitempty"`
 }
 
 // Last returns the PersistentVolume with which the last swap was; empty if it was swapped
@@ -69,7 +70,7 @@ func VolumeContextOf(pv *corev1.PersistentVolume) wire.Volume {
 	case err != nil:
 		context.FilesystemUUIDs, context.NeverFormat = nil, true
 	case swapped != nil:
-		context.FilesystemUUIDs, context.NeverFormat = swapped.FilesystemUUIDs, swapped.NeverFormat
+		context = wire.Volume{FilesystemUUIDs: swapped.FilesystemUUIDs, NeverFormat: swapped.NeverFormat, Encrypted: swapped.Encrypted}
 	}
 	return context
 }

@@ -52,15 +52,11 @@ tenants:
       - {storageClasses: [luks2], backends: [lab], volumeType: %s, fsType: xfs, mode: csi}
       %s
 `, env.Noauth.Endpoint, env.Noauth.User, kubeletProject, env.Types.LUKS, env.Types.ISCSI, env.Types.LUKS2, ceph)}, "node-1", "node-2")
-	secret := func(name string, labels, data map[string]string) {
-		_, err := c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, StringData: data}, metav1.CreateOptions{})
-		must(t, err)
-	}
-	secret("cinder-key", nil, map[string]string{"fixedKey": env.FixedKey})
+	c.secret(ctx, t, "cinder-key", nil, map[string]string{"fixedKey": env.FixedKey})
 	key := strings.Repeat("0123456789abcdef", 4)
-	secret("keys", map[string]string{objects.LabelKeyEncryption: "true"}, map[string]string{"first": key})
+	c.secret(ctx, t, "keys", map[string]string{objects.LabelKeyEncryption: "true"}, map[string]string{"first": key})
 	if ceph != "" {
-		secret("ceph-cinder", nil, map[string]string{"userID": "cinder", "userKey": cephKey(t, env)})
+		c.secret(ctx, t, "ceph-cinder", nil, map[string]string{"userID": "cinder", "userKey": cephKey(t, env)})
 	}
 	c.passwords[env.FixedKey], c.passwords[key] = true, true
 	must(t, c.InstallSnapshots(ctx))
@@ -77,6 +73,13 @@ tenants:
 	}
 	t.Run("nothing is left", func(t *testing.T) { c.nothingLeft(ctx, t) })
 	t.Run("no log has the key", func(t *testing.T) { c.noPassword(ctx, t) })
+}
+
+// secret makes a Secret in the namespace of the program.
+func (c *kubeletCluster) secret(ctx context.Context, t *testing.T, name string, labels, data map[string]string) {
+	t.Helper()
+	_, err := c.Client.CoreV1().Secrets(harness.Namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, StringData: data}, metav1.CreateOptions{})
+	must(t, err)
 }
 
 // copies ends the writer of a class's volume, restores a snapshot of the volume, and clones

@@ -43,7 +43,7 @@ kind: Policy
 clusterID: e2e-kubelet
 defaults: {mode: csi}
 backends:
-  - {name: old, auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}}
+  - {name: old, auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[3]x"}}, csi: {encryption: {fixedKeySecret: cinder-key}}}
   - {name: new, auth: {noauth: {endpoint: %[1]q, user: %[2]s, project: "%032[4]x"}}}
 tenants:
   - name: team-c
@@ -51,35 +51,44 @@ tenants:
     classes:
       - {storageClasses: [ext4], backends: [old, new], volumeType: %[5]s, fsType: ext4}
       - {storageClasses: [xfs], backends: [old, new], volumeType: %[5]s, fsType: xfs}
+      - {storageClasses: [luks], backends: [old, new], volumeType: %[7]s, fsType: ext4}
+      - {storageClasses: [new-luks], backends: [new, old], volumeType: %[6]s, fsType: ext4, encrypt: {keySecret: keys, entry: first}}
+      - {storageClasses: [new-plain], backends: [new, old], volumeType: %[6]s, fsType: ext4, encrypt: {keySecret: keys, entry: first}}
       - {storageClasses: [new-ext4], backends: [new, old], volumeType: %[6]s, fsType: ext4}
       - {storageClasses: [new-xfs], backends: [new, old], volumeType: %[6]s, fsType: xfs}
-`, env.Noauth.Endpoint, env.Noauth.User, moveFromProject, moveToProject, env.Types.ISCSI, target)
-	c := startKubeletsWith(ctx, t, kubeletOptions{classes: []string{"ext4", "xfs", "new-ext4", "new-xfs"}, policy: policy}, "node-1")
+`, env.Noauth.Endpoint, env.Noauth.User, moveFromProject, moveToProject, env.Types.ISCSI, target, env.Types.LUKS2)
+	c := startKubeletsWith(ctx, t, kubeletOptions{classes: []string{"ext4", "xfs", "luks", "new-ext4", "new-xfs", "new-luks", "new-plain"}, policy: policy}, "node-1")
+	c.secret(ctx, t, "cinder-key", nil, map[string]string{"fixedKey": env.FixedKey})
+	c.secret(ctx, t, "keys", map[string]string{objects.LabelKeyEncryption: "true"}, map[string]string{"first": strings.Repeat("0123456789abcdef", 4)})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.yaml")
 	must(t, os.WriteFile(file, []byte(policy), 0o600))
 	kubeconfig, err := c.Administrator(dir, "", nil)
 	must(t, err)
 
-	for _, claim := range []string{"ext4", "xfs", "raw"} {
+	// What Cinder encrypts is moved to what nodes encrypt, and so is what nobody does.
+	for _, claim := range []string{"ext4", "xfs", "luks", "plain", "raw"} {
 		t.Run(claim, func(t *testing.T) {
-			class, change := claim, func(pod *corev1.Pod) { pod.Spec.Containers[0].Args = []string{"write", "/data", "of " + claim} }
+			class, to, change := claim, "new-"+claim, func(pod *corev1.Pod) { pod.Spec.Containers[0].Args = []string{"write", "/data", "of " + claim} }
 			var block func(*corev1.PersistentVolumeClaim)
-			if claim == "raw" {
-				class, change = "ext4", raw
+			switch claim {
+			case "plain":
+				class = "ext4"
+			case "raw":
+				class, to, change = "ext4", "new-ext4", raw
 				block = func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }
 			}
 			c.bound(ctx, t, harness.Claim("team-c", claim, class, "1Gi", block))
 			c.create(ctx, t, c.pod("writer", claim, change))
 			c.writes(ctx, t, "writer")
 			before := c.told(ctx, t, "writer")
-			if code, output, err := c.Run(ctx, moveOf(claim, class, file, kubeconfig)...); err != nil || code != 1 || !strings.Contains(output, "in use on node node-1") {
+			if code, output, err := c.Run(ctx, moveOf(claim, to, file, kubeconfig)...); err != nil || code != 1 || !strings.Contains(output, "in use on node node-1") {
 				t.Errorf("while a pod writes, the volume is moved: %d, %v: %s", code, err, output)
 			}
 			c.removePod(ctx, t, "writer")
 			begin := time.Now()
 			must(t, harness.Eventually(ctx, func() (string, error) {
-				code, output, err := c.Run(ctx, moveOf(claim, class, file, kubeconfig)...)
+				code, output, err := c.Run(ctx, moveOf(claim, to, file, kubeconfig)...)
 				if err == nil && strings.Contains(output, "in use on node") {
 					return output, nil // it is being detached
 				}
@@ -98,6 +107,9 @@ tenants:
 				if at := pv.Annotations[objects.AnnotationBackend]; at != backend {
 					t.Errorf("claim %s has a volume of backend %s", name, at)
 				}
+				if encrypted := name == "luks" || name == "plain"; encrypted != (objects.EncryptedOf(pv) != "") {
+					t.Errorf("nodes encrypt the volume of claim %s for %q", name, objects.EncryptedOf(pv))
+				}
 			}
 			// The former volume is no longer needed for anything.
 			must(t, c.Client.CoreV1().PersistentVolumeClaims("team-c").Delete(ctx, claim+"-former", metav1.DeleteOptions{}))
@@ -114,7 +126,7 @@ tenants:
 
 func moveOf(claim, class, policy, kubeconfig string) []string {
 	return []string{
-		"volume", "move", "team-c/" + claim, "--to-backend", "new", "--storage-class", "new-" + class, "--image", kubelet.ProgramImage, "--apply",
+		"volume", "move", "team-c/" + claim, "--to-backend", "new", "--storage-class", class, "--image", kubelet.ProgramImage, "--apply",
 		"--policy", policy, "--kubeconfig", kubeconfig, "--provisioner-name", csiProvisioner,
 	}
 }

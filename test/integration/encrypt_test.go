@@ -155,13 +155,61 @@ func TestRulesEncryptVolumes(t *testing.T) {
 	}
 	detach(v)
 
-	// A clone has the key of its source. A rule that does not encrypt makes none.
+	// A clone has the key of its source.
 	_, err = suite.CreateClaim(w.ctx, harness.Claim("encrypt-a", "clone", "encrypt-gold", "1Gi", contentOf("data")))
 	w.must(err)
 	clone, clonePV, cloneRecord := bound("clone")
 	if cloneRecord != record || clonePV.Spec.CSI.VolumeAttributes["encrypted"] != pv.Spec.CSI.VolumeAttributes["encrypted"] {
 		t.Errorf("the clone has the record %q, and its PersistentVolume says %v", cloneRecord, clonePV.Spec.CSI.VolumeAttributes)
 	}
+
+	// The key goes with its volume to another claim, and to a clone of that.
+	w.claim("a", "second", "gold", "1Gi")
+	second, _, secondRecord := bound("second")
+	secondPassphrase, err := passphraseOf(secondRecord, firstKEK)
+	w.must(err)
+	swap := func(flags ...string) {
+		t.Helper()
+		w.must(harness.Eventually(w.ctx, func() (string, error) {
+			code, output := w.volumeCommand("swap", append([]string{"encrypt-a/data", "--with", "second", "--apply"}, flags...)...)
+			if code != 0 && (strings.Contains(output, "try again in a minute") || strings.Contains(output, "is being copied")) {
+				return output, nil
+			}
+			if code != 0 {
+				return "", fmt.Errorf("the swap ended with %d: %s", code, output)
+			}
+			return "", nil
+		}))
+	}
+	swap()
+	for of, want := range map[csiVolume]string{{second.id, v.pv}: secondPassphrase, {v.id, second.pv}: passphrase} {
+		if got := attach(of); got != want {
+			t.Errorf("with volume %s of PersistentVolume %s, the node gets another key than the volume's", of.id, of.pv)
+		}
+		detach(of)
+	}
+	_, err = suite.CreateClaim(w.ctx, harness.Claim("encrypt-a", "swapped-clone", "encrypt-gold", "1Gi", contentOf("data")))
+	w.must(err)
+	swappedClone, swappedClonePV, swappedCloneRecord := bound("swapped-clone")
+	if swappedCloneRecord != secondRecord || !strings.Contains(secondRecord, " "+swappedClonePV.Spec.CSI.VolumeAttributes["encrypted"]+" ") {
+		t.Errorf("the clone of a swapped claim has the record %q, and its PersistentVolume says %v", swappedCloneRecord, swappedClonePV.Spec.CSI.VolumeAttributes)
+	}
+	if got := attach(swappedClone); got != secondPassphrase {
+		t.Error("the node gets another key than that of the clone of a swapped claim")
+	}
+	detach(swappedClone)
+	swap("--back")
+	for _, name := range []string{"second", "swapped-clone"} {
+		w.must(suite.Client.CoreV1().PersistentVolumeClaims("encrypt-a").Delete(w.ctx, name, metav1.DeleteOptions{}))
+	}
+	w.must(harness.Eventually(w.ctx, func() (string, error) {
+		if left := w.sim.Volumes(); len(left) > 2 {
+			return "there are volumes: " + describe(left), nil
+		}
+		return "", nil
+	}))
+
+	// A rule that does not encrypt makes no clone.
 	_, err = suite.CreateClaim(w.ctx, harness.Claim("encrypt-a", "plain", "encrypt-lab", "1Gi", contentOf("data")))
 	w.must(err)
 	_, err = suite.WaitEvent(w.ctx, "encrypt-a", "plain", "SourceNotAllowed", "claim encrypt-a/data is encrypted by nodes, and so would be its copy, but tenants[0].classes[1] has no encrypt")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +73,7 @@ func (c *copying) aloneAtIt(ctx context.Context) error {
 // run copies the volume, swaps it with its copy, and returns where the copy is.
 func (c *copying) run(ctx context.Context) (at wire.Handle, err error) {
 	// A claim that waits for its pod is bound only then.
-	if waits := c.class.VolumeBindingMode != nil && *c.class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer; !waits {
+	if !c.waits() {
 		if err := c.bound(ctx); err != nil {
 			return at, err
 		}

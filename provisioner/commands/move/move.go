@@ -66,6 +66,7 @@ type Plan struct {
 	At               wire.Handle
 	claim            *corev1.PersistentVolumeClaim
 	pv               *corev1.PersistentVolume
+	encrypted        bool
 	class            *storagev1.StorageClass
 	// begun is a swap with the copy that an earlier run has begun; nil if none has.
 	begun *swap.Plan
@@ -113,11 +114,13 @@ func (m *Mover) swapper(copied *[2]wire.Handle) *swap.Swapper {
 // what prevents the move.
 func (m *Mover) Plan(ctx context.Context, request Request) (*Plan, error) {
 	p := &Plan{Request: request}
-	var refusal, err error
-	if p.claim, p.pv, refusal = m.swapper(nil).Movable(ctx, p.Namespace, p.Claim); p.pv == nil {
+	movable, refusal := m.swapper(nil).Movable(ctx, p.Namespace, p.Claim)
+	if movable.PersistentVolume == nil {
 		return nil, refusal
 	}
+	p.claim, p.pv, p.encrypted = movable.Claim, movable.PersistentVolume, movable.Encrypted
 	p.PersistentVolume = p.pv.Name
+	var err error
 	if p.At, err = objects.LocationOf(p.pv); err != nil {
 		return nil, err
 	}
@@ -204,6 +207,8 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		refuse("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend)
 	case !objects.IsBlockVolume(p.pv) && made.Volume.FSType != p.pv.Spec.CSI.FSType:
 		refuse("a new claim of StorageClass %s has filesystem %s, and this one %s", p.StorageClass, made.Volume.FSType, p.pv.Spec.CSI.FSType)
+	case p.encrypted && made.Volume.Encrypt == nil && p.waits():
+		refuse("claim %s is encrypted, and whether the copy would be is not known before a pod uses it; name a StorageClass with volumeBindingMode Immediate", p.Claim)
 	case made.Backends[0] != p.Backend:
 		refuse("a new claim of StorageClass %s goes to backend %s before %s; set suspended: true on that one, change the order of the rule, or name another StorageClass", p.StorageClass, made.Backends[0], p.Backend)
 	}
@@ -211,6 +216,12 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		return &swap.RefusedError{Problems: problems}
 	}
 	return nil
+}
+
+// waits reports whether the second claim is bound only when its pod is scheduled.
+func (p *Plan) waits() bool {
+	mode := p.class.VolumeBindingMode
+	return mode != nil && *mode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
 // Describe says what the move does.

@@ -8,7 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
+	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/commands/swap"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 )
 
@@ -29,6 +32,7 @@ func TestPlan(t *testing.T) {
 			must(w.t, w.client.Tracker().Update(pvsResource, pv, ""))
 		}
 	}
+	encrypted := func(w *world) { w.volumes["volume-1"].Encrypted = true }
 	inUse := func(w *world) { w.attached[w.pvOf("data").Name] = "n1" }
 	for name, test := range map[string]struct {
 		change         func(w *world)
@@ -52,7 +56,9 @@ func TestPlan(t *testing.T) {
 		"native": {backend: "silver", change: changePV(func(pv *corev1.PersistentVolume) {
 			pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{ISCSI: &corev1.ISCSIPersistentVolumeSource{}}
 		}), want: "is native", refused: true},
-		"encrypted": {backend: "silver", class: "silver", change: func(w *world) { w.volumes["volume-1"].Encrypted = true }, want: "volume gold/volume-1 is encrypted", refused: true},
+		"encrypted, to a rule that encrypts":         {backend: "silver", class: "silver-luks", change: encrypted, want: "of StorageClass silver-luks, keeps that volume"},
+		"encrypted, to who knows what":               {backend: "silver", class: "silver-type", change: encrypted, want: "of StorageClass silver-type, keeps that volume"},
+		"encrypted, to what is known after the copy": {backend: "silver", class: "silver-waits", change: encrypted, want: "whether the copy would be is not known before a pod uses it", refused: true},
 		"of a pod": {backend: "silver", class: "silver", change: changeClaim(func(c *corev1.PersistentVolumeClaim) {
 			c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "web", UID: "p", Controller: new(true)}}
 		}), want: "claim team-a/data is an ephemeral volume of pod web, and goes with it", refused: true},
@@ -115,6 +121,65 @@ func TestASecondClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 			_, err = w.mover().Apply(t.Context(), plan, silent)
 			if _, refused := errors.AsType[*swap.RefusedError](err); !refused || len(w.copied) > 0 {
 				t.Errorf("error %v; copied %v", err, w.copied)
+			}
+		})
+	}
+}
+
+// TestEncryptedVolumesStayEncrypted: nothing of one is copied to another that is not. A copy may
+// be encrypted though its source is not.
+func TestEncryptedVolumesStayEncrypted(t *testing.T) {
+	encryptedByCinder := func(w *world, v *cinder.Volume) { v.Encrypted = true }
+	encryptedByNodes := func(w *world, v *cinder.Volume) {
+		pv := w.pvOf("data").DeepCopy()
+		pv.Spec.CSI.VolumeAttributes["encrypted"], v.Metadata[stamps.KeyEncryption] = "origin", "1 keys/b"
+		must(w.t, w.client.Tracker().Update(pvsResource, pv, ""))
+	}
+	for name, test := range map[string]struct {
+		source  func(*world, *cinder.Volume)
+		class   string
+		block   bool
+		refused string
+		origin  bool // of the key that the claim has in the end
+	}{
+		"by Cinder, to nodes":    {encryptedByCinder, "silver-luks", false, "", true},
+		"by Cinder, to Cinder":   {encryptedByCinder, "silver-type", false, "", false},
+		"by nodes, to nodes":     {encryptedByNodes, "silver-luks", false, "", true},
+		"by nodes, to Cinder":    {encryptedByNodes, "silver-type", true, "", false},
+		"by Cinder, to nobody":   {encryptedByCinder, "silver", false, "the volume of claim data is encrypted, and that of claim data-former is not", false},
+		"by nodes, to nobody":    {encryptedByNodes, "silver", true, "the volume of claim data is encrypted, and that of claim data-former is not", false},
+		"by nobody, to Cinder":   {nil, "silver-type", false, "", false},
+		"by nobody, to nodes":    {nil, "silver-luks", false, "", true},
+		"raw, to a smaller one":  {nil, "silver-luks", true, "has no room for all of it", false},
+		"raw, to Cinder's type":  {nil, "silver-type", true, "has no room for all of it", false},
+		"of nobody, to the same": {nil, "silver", true, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.block = test.block
+			w.claim("data", "gold")
+			if test.source != nil {
+				test.source(w, w.volumes["volume-1"])
+			}
+			m := w.mover()
+			plan, err := m.Plan(t.Context(), Request{Namespace: "team-a", Claim: "data", Backend: "silver", StorageClass: test.class})
+			must(t, err)
+			_, err = m.Apply(t.Context(), plan, silent)
+			if test.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), test.refused) || len(w.copied) > 0 || w.volumeOf("data") != "gold/volume-1" {
+					t.Errorf("error %v; copied %v", err, w.copied)
+				}
+				return
+			}
+			must(t, err)
+			pv, former := w.pvOf("data"), w.pvOf("data-former")
+			if own := string(former.Spec.ClaimRef.UID); w.volumeOf("data") != "silver/volume-2" || objects.EncryptedOf(pv) == own != test.origin {
+				t.Errorf("the claim has volume %s, with a key for %q", w.volumeOf("data"), objects.EncryptedOf(pv))
+			}
+			// All of it can be taken back.
+			must(t, w.swap("data", "data-former", true))
+			if w.volumeOf("data") != "gold/volume-1" || objects.EncryptedOf(w.pvOf("data")) != wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).Encrypted {
+				t.Errorf("taken back, the claim has volume %s, with a key for %q", w.volumeOf("data"), objects.EncryptedOf(w.pvOf("data")))
 			}
 		})
 	}

@@ -51,6 +51,8 @@ tenants:
       - {storageClasses: [bronze], backends: [bronze, gold, silver], mode: csi}
       - {storageClasses: [gold-only], backends: [gold], mode: csi}
       - {storageClasses: [silver-xfs], backends: [silver, gold], mode: csi, fsType: xfs}
+      - {storageClasses: [silver-luks], backends: [silver, gold], mode: csi, encrypt: {keySecret: keys, entry: a}}
+      - {storageClasses: [silver-type, silver-waits], backends: [silver, gold], mode: csi, volumeType: luks}
 `
 
 // world is a cluster with Cinder, where each claim is bound at once to a volume of the
@@ -68,7 +70,9 @@ type world struct {
 	copied []string
 	// attached are the nodes of PersistentVolumes.
 	attached map[string]string
-	lists    atomic.Int64
+	// block means that claims are for raw block volumes.
+	block bool
+	lists atomic.Int64
 }
 
 var (
@@ -80,8 +84,12 @@ var (
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, volumes: map[string]*cinder.Volume{}, attached: map[string]string{}}
 	w.client = fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})
-	for _, name := range []string{"gold", "silver", "bronze", "gold-only", "silver-xfs", "native"} {
-		must(t, w.client.Tracker().Add(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "test"}))
+	for _, name := range []string{"gold", "silver", "bronze", "gold-only", "silver-xfs", "silver-luks", "silver-type", "silver-waits", "native"} {
+		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "test"}
+		if name == "silver-waits" {
+			class.VolumeBindingMode = new(storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+		must(t, w.client.Tracker().Add(class))
 	}
 	w.client.PrependWatchReactor("pods", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		watcher, err := w.client.Tracker().Watch(podsResource, action.GetNamespace())
@@ -173,6 +181,7 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) {
 		ObjectMeta: metav1.ObjectMeta{Name: objects.PVNameFor(uid), UID: types.UID("pv-" + uid)},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: size, AccessModes: claim.Spec.AccessModes, StorageClassName: *claim.Spec.StorageClassName, ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			VolumeMode: claim.Spec.VolumeMode,
 		},
 	}
 	w.mu.Lock()
@@ -183,12 +192,22 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) {
 		objects.AnnotationCluster: "cluster-1", objects.AnnotationClaimUID: uid,
 	}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: backend + "/" + id, FSType: "ext4", VolumeAttributes: wire.Volume{FilesystemUUIDs: []string{uid}}.Context()}
+	if objects.IsBlockVolume(pv) {
+		pv.Spec.CSI.FSType = ""
+	}
 	if strings.HasSuffix(*claim.Spec.StorageClassName, "-xfs") {
 		pv.Spec.CSI.FSType = "xfs"
 	}
 	capacity := size[corev1.ResourceStorage]
 	stamp := stamps.Volume{Cluster: "cluster-1", ClaimUID: uid, PV: pv.Name, Tenant: "a"}
 	w.volumes[id] = &cinder.Volume{ID: id, SizeGiB: capacity.Value() >> 30, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI, stamps.KeyAttached: "true"})}
+	switch {
+	case strings.HasSuffix(*claim.Spec.StorageClassName, "-luks"):
+		pv.Spec.CSI.VolumeAttributes["encrypted"] = uid
+		w.volumes[id].Metadata[stamps.KeyEncryption] = "1 keys/a"
+	case strings.HasSuffix(*claim.Spec.StorageClassName, "-type"):
+		w.volumes[id].Encrypted = true
+	}
 	must(w.t, w.client.Tracker().Add(pv))
 	claim.Spec.VolumeName = pv.Name
 	claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size}
@@ -197,9 +216,13 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) {
 // claim makes a claim.
 func (w *world) claim(name, class string) *corev1.PersistentVolumeClaim {
 	w.t.Helper()
+	mode := corev1.PersistentVolumeFilesystem
+	if w.block {
+		mode = corev1.PersistentVolumeBlock
+	}
 	made, err := w.client.CoreV1().PersistentVolumeClaims("team-a").Create(w.t.Context(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
-		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: &class, VolumeMode: &mode, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
 	}, metav1.CreateOptions{})
 	must(w.t, err)
 	return made

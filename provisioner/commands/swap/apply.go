@@ -246,7 +246,7 @@ func (r *Swapper) record(ctx context.Context, s *side) error {
 		swapped = &objects.Swapped{Handle: s.pv.Spec.CSI.VolumeHandle}
 	}
 	to := s.intent.To
-	swapped.FilesystemUUIDs, swapped.NeverFormat = to.FilesystemUUIDs, to.NeverFormat
+	swapped.FilesystemUUIDs, swapped.NeverFormat, swapped.Encrypted = to.FilesystemUUIDs, to.NeverFormat, to.Encrypted
 	if s.intent.Back {
 		swapped.With = swapped.With[:max(0, len(swapped.With)-1)]
 	} else {

@@ -43,13 +43,21 @@ func (p *planner) refused() error {
 	return &RefusedError{p.problems, p.busy == len(p.problems)}
 }
 
-// Movable returns a claim and its PersistentVolume. A *RefusedError lists what prevents any
-// swap with the claim, now.
-func (r *Swapper) Movable(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+// Movable is a claim whose volume may go to another one.
+type Movable struct {
+	Claim            *corev1.PersistentVolumeClaim
+	PersistentVolume *corev1.PersistentVolume
+	// Encrypted means that its volume is, by nodes or by Cinder's type.
+	Encrypted bool
+}
+
+// Movable reads a claim. A *RefusedError lists what prevents any swap with the claim, now; with
+// another error, there is no PersistentVolume.
+func (r *Swapper) Movable(ctx context.Context, namespace, name string) (Movable, error) {
 	p := &planner{Swapper: r, Plan: &Plan{Request: Request{Namespace: namespace}}}
 	s, err := r.read(ctx, namespace, name)
 	if err != nil {
-		return nil, nil, err
+		return Movable{}, err
 	}
 	s.intent = intent{From: recordOf(s.pv), To: recordOf(s.pv)}
 	if s.pv.Annotations[AnnotationIntent] == "" {
@@ -57,7 +65,7 @@ func (r *Swapper) Movable(ctx context.Context, namespace, name string) (*corev1.
 			err = p.refused()
 		}
 	}
-	return s.claim, s.pv, err
+	return Movable{s.claim, s.pv, s.isEncrypted()}, err
 }
 
 // Plan finds out what is to be done, and checks everything that can be checked without a
@@ -154,7 +162,23 @@ func (p *planner) check(ctx context.Context) error {
 	if a, b := p.sides[0].has, p.sides[1].has; a.MultiAttach != b.MultiAttach {
 		p.refuse("only one of the volumes can be attached to several nodes")
 	}
+	p.checkEncryption()
 	return p.refused()
+}
+
+// checkEncryption refuses to take a claim's encryption away. A copy may be encrypted though
+// its source is not, unless it is a raw one, for whose header the source leaves no room.
+func (p *planner) checkEncryption() {
+	a, b := p.sides[0], p.sides[1]
+	switch {
+	case a.has.ID == "" || b.has.ID == "" || a.isEncrypted() == b.isEncrypted() || p.Back:
+	case p.Copy == nil:
+		p.refuse("only one of the volumes is encrypted")
+	case a.isEncrypted():
+		p.refuse("the volume of claim %s is encrypted, and that of claim %s is not", a.claim.Name, b.claim.Name)
+	case objects.IsBlockVolume(a.pv):
+		p.refuse("claim %s is a raw block volume, and the encrypted one of claim %s has no room for all of it", a.claim.Name, b.claim.Name)
+	}
 }
 
 // checkSide collects what prevents that a claim gives its volume to another one.
@@ -335,10 +359,7 @@ func (p *planner) checkClaim(s *side) {
 	if requested, has := s.claim.Spec.Resources.Requests[corev1.ResourceStorage], s.claim.Status.Capacity[corev1.ResourceStorage]; requested.Cmp(has) > 0 {
 		p.refuse("claim %s is growing to %s", s.claim.Name, requested.String())
 	}
-	switch {
-	case objects.EncryptedOf(s.pv) != "":
-		p.refuse("nodes encrypt the volume of claim %s, and its key is that of the claim", s.claim.Name)
-	case s.pv.Annotations[objects.AnnotationCopyOf] != "" && p.Copy == nil:
+	if s.pv.Annotations[objects.AnnotationCopyOf] != "" && p.Copy == nil {
 		p.refuse("claim %s is a copy that volume move is making; run that command again", s.claim.Name)
 	}
 }
@@ -446,7 +467,6 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 		return err
 	}
 	capacity := other.pv.Spec.Capacity[corev1.ResourceStorage]
-	_, hasKey := v.Metadata[stamps.KeyEncryption]
 	switch {
 	case from.Place.IsKnown() && from.Place != place:
 		p.refuse("volume %s is recorded at %s, but the backend points to %s", from, from.Place, place)
@@ -460,8 +480,10 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 	case v.Status != cinder.StatusAvailable || len(v.Attachments) > 0 || len(stamps.NodeRecordsOf(v)) > 0:
 		p.refuse("volume %s is %s, has %d attachments and records those of %d nodes; stop the pods that use claim %s", from, v.Status, len(v.Attachments), len(stamps.NodeRecordsOf(v)), s.claim.Name)
 		p.busy++
-	case v.Encrypted || hasKey:
-		p.refuse("volume %s is encrypted, and its key is that of its claim", from)
+	case hasKey(v) != (from.Encrypted != ""):
+		p.refuse("volume %s and PersistentVolume %s disagree whether nodes encrypt it", from, s.pv.Name)
+	case stamps.KeyRecordsOf(v.Metadata).IsChanging():
+		p.refuse("volume %s gets a new key; run volume rewrap to its end first", from)
 	case v.Metadata[cinder.MetadataSourceBackup] != "":
 		// Its description is a part of its stamp, for good; see stamps.Settled.
 		p.refuse("volume %s was restored from a backup, and its description names its claim; copy it first (a claim with claim %s as its dataSource), and swap the copy", from, s.claim.Name)

@@ -147,6 +147,7 @@ type record struct {
 	Place           cinder.Place `json:"place"`
 	FilesystemUUIDs []string     `json:"filesystemUUIDs,omitempty"`
 	NeverFormat     bool         `json:"neverFormat,omitempty"`
+	Encrypted       string       `json:"encrypted,omitempty"`
 }
 
 func (r record) String() string { return wire.Handle{Backend: r.Backend, ID: r.Volume}.String() }
@@ -159,7 +160,7 @@ func recordOf(pv *corev1.PersistentVolume) record {
 	about := objects.VolumeContextOf(pv)
 	return record{
 		Backend: pv.Annotations[objects.AnnotationBackend], Volume: pv.Annotations[objects.AnnotationVolume], Place: objects.PlaceOf(pv),
-		FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat,
+		FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat, Encrypted: about.Encrypted,
 	}
 }
 
@@ -179,6 +180,15 @@ func intentOf(pv *corev1.PersistentVolume) (*intent, error) {
 // isSwitched reports whether the PersistentVolume, if there is one, records the volume that
 // it gets.
 func (s *side) isSwitched() bool { return s.pv == nil || recordOf(s.pv).is(s.intent.To) }
+
+// hasKey reports whether nodes encrypt a volume.
+func hasKey(v cinder.Volume) bool {
+	_, has := v.Metadata[stamps.KeyEncryption]
+	return has
+}
+
+// isEncrypted reports whether nodes encrypt the volume, or Cinder says that it is encrypted.
+func (s *side) isEncrypted() bool { return s.has.Encrypted || hasKey(s.has) }
 
 // claimRef returns the claim that the PersistentVolume names; nil if it is gone.
 func (s *side) claimRef() *corev1.ObjectReference {

@@ -220,6 +220,57 @@ func TestASwapThatIsKilledContinues(t *testing.T) {
 	}
 }
 
+// TestKeysGoWithTheirVolumes: the key of a volume that nodes encrypt is wrapped for the claim
+// that it was made for, and of one that Cinder encrypts, nothing is recorded.
+func TestKeysGoWithTheirVolumes(t *testing.T) {
+	for _, byCinder := range []bool{false, true} {
+		for fail := 0; fail < 9; fail++ {
+			f := newFixture()
+			f.encrypt(0)
+			want := [2]string{"", "origin-0"}
+			if byCinder {
+				f.volumes[1].Encrypted = true
+			} else {
+				f.encrypt(1)
+				want[0] = "origin-1"
+			}
+			r := f.swapper(t)
+			f.fail = fail
+			for _, back := range []bool{false, true} {
+				for {
+					plan, err := r.Plan(t.Context(), Request{request.Namespace, request.Claims, back})
+					if err == nil {
+						err = r.Apply(t.Context(), plan)
+					}
+					if err == nil {
+						break
+					}
+					if f.fail == 0 {
+						t.Fatal(err)
+					}
+					f.fail = 0
+				}
+				for i, pv := range f.pvs {
+					now, err := f.client.CoreV1().PersistentVolumes().Get(t.Context(), pv.Name, metav1.GetOptions{})
+					if got := objects.EncryptedOf(now); err != nil || got != want[i] {
+						t.Errorf("by Cinder %t, failed at %d, back %t: PersistentVolume %d says %q, want %q (%v)", byCinder, fail, back, i, got, want[i], err)
+					}
+				}
+				want[0], want[1] = want[1], want[0]
+			}
+			if got := f.has(t); got != before {
+				t.Errorf("failed at %d: at the end, the claims have %s", fail, got)
+			}
+		}
+	}
+}
+
+// encrypt makes a volume one that nodes encrypt.
+func (f *fixture) encrypt(i int) {
+	f.pvs[i].Spec.CSI.VolumeAttributes["encrypted"] = fmt.Sprintf("origin-%d", i)
+	f.volumes[i].Metadata[stamps.KeyEncryption] = "1 keys/a"
+}
+
 func TestASwapIsMadeOnceAndSwappedBackOnce(t *testing.T) {
 	f := newFixture()
 	r := f.swapper(t)
@@ -313,14 +364,21 @@ func TestWhatIsNotSwapped(t *testing.T) {
 		change  func(*fixture)
 		refused string
 	}{
-		"in use on a node":    {func(f *fixture) { f.users = []string{"node-1"} }, "claim data is in use on node node-1; stop its pods first"},
-		"attached":            {func(f *fixture) { f.volumes[0].Status = cinder.StatusInUse }, "volume gold/volume-1 is in-use, has 0 attachments"},
-		"recorded on a node":  {func(f *fixture) { f.volumes[0].Metadata[stamps.NodeRecordPrefix+"k"] = "a node-1" }, "records those of 1 nodes"},
-		"native":              {func(f *fixture) { f.pvs[1].Spec.CSI = nil }, "is native, so it says for good which volume it is"},
-		"imported":            {func(f *fixture) { f.imported(t) }, "was imported, and its name says which volume it is"},
-		"encrypted by a rule": {func(f *fixture) { f.pvs[0].Spec.CSI.VolumeAttributes["encrypted"] = "uid" }, "nodes encrypt the volume of claim data"},
-		"encrypted by Cinder": {func(f *fixture) { f.volumes[1].Encrypted = true }, "volume silver/volume-2 is encrypted"},
-		"another size":        {func(f *fixture) { f.pvs[1].Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi") }, "volume gold/volume-1 has 1 GiB, but PersistentVolume"},
+		"in use on a node":                     {func(f *fixture) { f.users = []string{"node-1"} }, "claim data is in use on node node-1; stop its pods first"},
+		"attached":                             {func(f *fixture) { f.volumes[0].Status = cinder.StatusInUse }, "volume gold/volume-1 is in-use, has 0 attachments"},
+		"recorded on a node":                   {func(f *fixture) { f.volumes[0].Metadata[stamps.NodeRecordPrefix+"k"] = "a node-1" }, "records those of 1 nodes"},
+		"native":                               {func(f *fixture) { f.pvs[1].Spec.CSI = nil }, "is native, so it says for good which volume it is"},
+		"imported":                             {func(f *fixture) { f.imported(t) }, "was imported, and its name says which volume it is"},
+		"one of them encrypted by nodes":       {func(f *fixture) { f.encrypt(1) }, "only one of the volumes is encrypted"},
+		"one of them encrypted by Cinder":      {func(f *fixture) { f.volumes[1].Encrypted = true }, "only one of the volumes is encrypted"},
+		"its key is lost":                      {func(f *fixture) { f.encrypt(0); delete(f.volumes[0].Metadata, stamps.KeyEncryption) }, "volume gold/volume-1 and PersistentVolume"},
+		"a key that no PersistentVolume knows": {func(f *fixture) { f.volumes[0].Metadata[stamps.KeyEncryption] = "x" }, "disagree whether nodes encrypt it"},
+		"it gets a new key": {func(f *fixture) {
+			f.encrypt(0)
+			f.encrypt(1)
+			f.volumes[0].Metadata[stamps.KeyEncryptionNext] = "x"
+		}, "volume gold/volume-1 gets a new key; run volume rewrap to its end first"},
+		"another size": {func(f *fixture) { f.pvs[1].Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi") }, "volume gold/volume-1 has 1 GiB, but PersistentVolume"},
 		"growing": {func(f *fixture) {
 			f.claims[0].Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
 		}, "claim data is growing to 2Gi"},

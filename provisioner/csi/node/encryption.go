@@ -11,8 +11,8 @@ import (
 )
 
 // encrypted opens the LUKS layer of encrypted volumes, which lies between the device of a
-// volume's disks and its filesystem. What it opens has a name that is made of the volume's
-// ID, so that it is found even if no record tells of it.
+// volume's disks and its filesystem. What it opens has a name that is made of the ID in the
+// volume's handle, so that it is found even if no record tells of it.
 type encrypted struct {
 	host   *host.SCSI
 	crypt  *host.Crypt
@@ -29,7 +29,7 @@ func (r *record) used() string {
 	return r.Device
 }
 
-func openedName(r *record) string { return host.LUKSPrefix + r.volumeID() }
+func openedName(r *record) string { return host.LUKSPrefix + r.handleID() }
 
 // isKnown reports whether the volume's header was made by this driver, for this volume or
 // for one that it is a copy of. Cinder and os-brick give their headers random UUIDs.

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/test/csinode"
 )
 
@@ -277,6 +278,49 @@ func TestAnOlderPluginLeavesEncryptedVolumesAlone(t *testing.T) {
 			t.Errorf("the publish context is %v", context)
 		}
 	})
+}
+
+// TestASwappedEncryptedVolumeIsNotThatOfTheHandle: its header is that of the volume that the
+// leader names, and what is open has the name of the handle, by which an unstaged volume is
+// known even without its record.
+func TestASwappedEncryptedVolumeIsNotThatOfTheHandle(t *testing.T) {
+	for name, lose := range map[string]func(f *fixture){
+		"with its record": func(*fixture) {},
+		"without":         func(f *fixture) { f.node.RemoveFiles(stateDir) },
+	} {
+		for _, block := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, block %t", name, block), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f, u := newFixture(t), encryptedVolume()
+					u.block, u.swapped = block, &wire.SwappedVolume{ID: secondID, Encrypted: "uid"}
+					f.volume().LUKS = &csinode.LUKS{Version: 1, UUID: firstID, Passphrase: passphrase}
+					f.refuses(f.stage(u), codes.FailedPrecondition, map[bool]string{true: "WrongVolume: ", false: "such a volume is never formatted"}[block])
+					f.clean()
+					f.volume().LUKS = nil
+					f.must(f.stage(u))
+					if v := f.volume(); v.LUKS == nil || v.LUKS.UUID != secondID || !block && v.UUID != secondID {
+						t.Errorf("the volume is %+v, %+v", v, v.LUKS)
+					}
+					if file := f.node.Files()[f.service.state.file(kindVolumes, u.handle())]; !strings.Contains(file, `"version": 3,`) {
+						t.Errorf("an older plugin can read the record %s", file)
+					}
+					f.start()
+					f.must(f.stage(u))
+					lose(f)
+					f.start()
+					f.must(f.unstage(u))
+					if block { // Of a raw volume without a record, nothing shows the disk.
+						f.must(f.stage(u))
+						f.must(f.unstage(u))
+					}
+					f.clean()
+					u.encryption = nil
+					f.refuses(f.stage(u), codes.FailedPrecondition, "says that nodes encrypt it")
+					f.clean()
+				})
+			})
+		}
+	}
 }
 
 // TestAnEncryptedDiskWhoseNameChangesHandsIsNotUsed, even if one key opens all volumes.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -79,23 +80,30 @@ type record struct {
 }
 
 // A record of an encrypted volume has a version of its own, because plugins that do not
-// know of encryption would take what is open for another volume's.
+// know of encryption would take what is open for another volume's. Those that do not know of
+// encrypted volumes that were swapped would look for what is open under another name.
 const (
-	recordVersion    = 1
-	encryptedVersion = 2
+	recordVersion           = 1
+	encryptedVersion        = 2
+	swappedEncryptedVersion = 3
 )
 
 func (r *record) version() int {
-	if r.Encryption != nil {
+	switch {
+	case r.Encryption != nil && r.SwappedID != "":
+		return swappedEncryptedVersion
+	case r.Encryption != nil:
 		return encryptedVersion
 	}
 	return recordVersion
 }
 
 func (r *record) volumeID() string {
-	if r.SwappedID != "" {
-		return r.SwappedID
-	}
+	return cmp.Or(r.SwappedID, r.handleID())
+}
+
+// handleID is the ID in the handle, by which a kubelet knows the volume for good.
+func (r *record) handleID() string {
 	handle, err := wire.ParseHandle(r.Volume)
 	if err != nil {
 		return ""

@@ -52,9 +52,10 @@ type Connection struct {
 type SwappedVolume struct {
 	// ID is Cinder's.
 	ID string `json:"id"`
-	// FilesystemUUIDs and NeverFormat are those of Volume.
+	// FilesystemUUIDs, NeverFormat and Encrypted are those of Volume.
 	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
 	NeverFormat     bool     `json:"neverFormat,omitempty"`
+	Encrypted       string   `json:"encrypted,omitempty"`
 }
 
 // Path is one way to a volume.
@@ -91,15 +92,18 @@ const (
 	// would format what is behind it.
 	encryptedVersion = "2"
 	// swappedVersion keeps plugins that do not know of swaps from a volume: they would take
-	// it for the one that its handle names. Encrypted volumes are not swapped.
+	// it for the one that its handle names.
 	swappedVersion = "3"
+	// bothVersion is that of an encrypted volume that was swapped. Plugins that know only
+	// one of both would open it under a name that no other looks for.
+	bothVersion = "4"
 )
 
 // versionFor returns the version that a context must have.
 func versionFor(encrypted, swapped bool) string {
 	switch {
 	case encrypted && swapped:
-		return ""
+		return bothVersion
 	case encrypted:
 		return encryptedVersion
 	case swapped:
@@ -134,12 +138,10 @@ func (c Connection) PublishContext() (map[string]string, error) {
 	if c.Attachment != "" {
 		context[keyAttachment] = c.Attachment
 	}
-	switch {
-	case c.Encryption != nil && c.Volume != nil:
-		return nil, errors.New("the volume is encrypted and was swapped, which nodes cannot handle")
-	case c.Encryption != nil:
+	if c.Encryption != nil {
 		context[keyEncryption] = c.Encryption.encode()
-	case c.Volume != nil:
+	}
+	if c.Volume != nil {
 		text, err := json.Marshal(c.Volume)
 		if err != nil {
 			return nil, err
@@ -163,8 +165,8 @@ func (c Connection) PublishContext() (map[string]string, error) {
 func ParsePublishContext(context map[string]string) (Connection, error) {
 	encryption, encrypted := context[keyEncryption]
 	swapped, isSwapped := context[keyVolume]
-	if version := context[keyVersion]; version == "" || version != versionFor(encrypted, isSwapped) {
-		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %s to %s; upgrade the node plugin", version, contextVersion, swappedVersion)
+	if version := context[keyVersion]; version != versionFor(encrypted, isSwapped) {
+		return Connection{}, fmt.Errorf("the publish context has version %q, and this node knows %s to %s; upgrade the node plugin", version, contextVersion, bothVersion)
 	}
 	c := Connection{Protocol: context[keyProtocol], Attachment: AttachmentOf(context)}
 	if text := context[keyIdentities]; text != "" {

@@ -113,8 +113,8 @@ func TestLimitsTravel(t *testing.T) {
 	}
 }
 
-// TestSwappedVolumesTravel: a plugin that does not know of swaps reads neither version 2 nor
-// 3, so it cannot take the volume for the one that its handle names.
+// TestSwappedVolumesTravel: a plugin that does not know of swaps reads neither version 2, 3
+// nor 4, so it cannot take the volume for the one that its handle names.
 func TestSwappedVolumesTravel(t *testing.T) {
 	c := Connection{Protocol: "iscsi", Paths: []Path{{"10.0.0.1:3260", "iqn.b", 0}}, Volume: &SwappedVolume{ID: "id", FilesystemUUIDs: []string{"a", "b"}, NeverFormat: true}}
 	context, err := c.PublishContext()
@@ -126,7 +126,8 @@ func TestSwappedVolumesTravel(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(map[string]string){
 		"an earlier version":   func(of map[string]string) { of[keyVersion] = contextVersion },
-		"a later version":      func(of map[string]string) { of[keyVersion] = "4" },
+		"a later version":      func(of map[string]string) { of[keyVersion] = "5" },
+		"not encrypted":        func(of map[string]string) { of[keyVersion] = "4" },
 		"without the volume":   func(of map[string]string) { delete(of, keyVolume) },
 		"without the ID":       func(of map[string]string) { of[keyVolume] = "{}" },
 		"no JSON":              func(of map[string]string) { of[keyVolume] = "id" },
@@ -139,9 +140,17 @@ func TestSwappedVolumesTravel(t *testing.T) {
 			t.Errorf("%s: read as %+v", name, back)
 		}
 	}
-	c.Encryption = &Encryption{LUKS: 2}
-	if _, err := c.PublishContext(); err == nil {
-		t.Error("an encrypted volume counts as swapped")
+	c.Encryption, c.Volume.Encrypted = &Encryption{LUKS: 2}, "uid"
+	context, err = c.PublishContext()
+	if back, parseErr := ParsePublishContext(context); err != nil || parseErr != nil || context[keyVersion] != "4" || !reflect.DeepEqual(back, c) {
+		t.Errorf("an encrypted one: %v is read as %+v, %v, %v", context, back, err, parseErr)
+	}
+	for _, key := range []string{keyVolume, keyEncryption} {
+		bad := maps.Clone(context)
+		delete(bad, key)
+		if back, err := ParsePublishContext(bad); err == nil {
+			t.Errorf("without %s: read as %+v", key, back)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (r *Rewrapper) Renew(ctx context.Context, of Renewal, apply bool) (Progress
 	if r.Keeper.Now == nil {
 		r.Keeper.Now = time.Now
 	}
-	run := renewal{Rewrapper: r, Renewal: of, apply: apply, volumes: map[string][]*corev1.PersistentVolume{}}
+	run := renewal{Rewrapper: r, Renewal: of, apply: apply, volumes: map[wire.Handle][]*corev1.PersistentVolume{}}
 	if _, err := r.Keeper.New(ctx, of.To.Secret, of.To.Entry, "none"); err != nil {
 		return run.done, err
 	}
@@ -59,9 +59,12 @@ func (r *Rewrapper) Renew(ctx context.Context, of Renewal, apply bool) (Progress
 		return run.done, err
 	}
 	for i := range all {
-		if pv := &all[i]; objects.IsCSI(pv) {
-			handle := pv.Spec.CSI.VolumeHandle
-			run.volumes[handle] = append(run.volumes[handle], pv)
+		pv := &all[i]
+		if !objects.IsCSI(pv) {
+			continue
+		}
+		if at, err := objects.LocationOf(pv); err == nil {
+			run.volumes[at] = append(run.volumes[at], pv)
 		}
 	}
 	var errs []error
@@ -75,8 +78,8 @@ type renewal struct {
 	*Rewrapper
 	Renewal
 	apply bool
-	// volumes are the PersistentVolumes of the driver, by their handles.
-	volumes map[string][]*corev1.PersistentVolume
+	// volumes are the PersistentVolumes of the driver, by where their volumes are.
+	volumes map[wire.Handle][]*corev1.PersistentVolume
 	done    Progress
 }
 
@@ -122,13 +125,12 @@ func (r *renewal) backend(ctx context.Context, b Backend) error {
 
 // volume takes the next step for a volume.
 func (r *renewal) volume(ctx context.Context, b Backend, v backends.KeyedVolume) error {
-	handle := wire.Handle{Backend: b.Name, ID: v.RecordedKey.ID}.String()
 	begins := false
 	if !v.IsChanging() {
 		main, err := stamps.ParseEncryptionRecord(v.Main)
 		begins = err == nil && Entry{main.Secret, main.Entry} == r.From
 	}
-	pv, why := r.persistentVolume(handle, v)
+	pv, why := r.persistentVolume(wire.Handle{Backend: b.Name, ID: v.RecordedKey.ID}, v)
 	if r.Claim != "" && (pv == nil || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != r.Namespace || pv.Spec.ClaimRef.Name != r.Claim) {
 		return nil
 	}
@@ -146,7 +148,7 @@ func (r *renewal) volume(ctx context.Context, b Backend, v backends.KeyedVolume)
 	if err != nil {
 		return err
 	}
-	next, what, why, err := r.next(ctx, handle, v, opened, origin)
+	next, what, why, err := r.next(ctx, pv.Spec.CSI.VolumeHandle, v, opened, origin)
 	if err != nil {
 		return err
 	}
@@ -183,8 +185,8 @@ func (r *renewal) wait(v backends.KeyedVolume, b Backend, why string) error {
 }
 
 // persistentVolume returns the one PersistentVolume of a volume, or why there is none.
-func (r *renewal) persistentVolume(handle string, v backends.KeyedVolume) (pv *corev1.PersistentVolume, why string) {
-	of := r.volumes[handle]
+func (r *renewal) persistentVolume(at wire.Handle, v backends.KeyedVolume) (pv *corev1.PersistentVolume, why string) {
+	of := r.volumes[at]
 	switch {
 	case len(of) != 1:
 		return nil, fmt.Sprintf("%d PersistentVolumes name it, and it takes one", len(of))

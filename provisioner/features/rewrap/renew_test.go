@@ -50,6 +50,8 @@ type world struct {
 	// replaces counts requests; that of number failing fails, after or before its effect.
 	replaces, failing int
 	after             bool
+	// swapped means that PersistentVolumes have the handle of another backend's volume.
+	swapped bool
 }
 
 var errKilled = errors.New("killed")
@@ -86,13 +88,24 @@ func (w *world) add(id string, records map[string]string, content *csinode.Volum
 	content.Identity = "6001" + id[:2]
 	w.node.Targets["iqn.2026-01.org.example:"+id] = &csinode.Target{Portals: []string{"10.0.0.1:3260"}, LUNs: map[int]*csinode.Volume{1: content}, User: "u", Password: "p", Down: map[string]bool{}}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + id[:1]}}
-	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/" + id, VolumeAttributes: wire.Volume{Encrypted: "uid"}.Context(),
+	if w.swapped {
+		pv.Annotations = map[string]string{objects.AnnotationBackend: "gold", objects.AnnotationVolume: id, objects.AnnotationSwapped: `{"handle": "` + w.handle(id) + `", "encrypted": "uid"}`}
+	}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: w.handle(id), VolumeAttributes: wire.Volume{Encrypted: "uid"}.Context(),
 		NodeStageSecretRef: &corev1.SecretReference{Namespace: "own", Name: objects.NodeSecretName(pv.Name)}}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "team-a", Name: "claim-" + id[:1]}
 	_, err := w.client.CoreV1().PersistentVolumes().Create(context.Background(), pv, metav1.CreateOptions{})
 	w.must(err)
 	_, err = w.client.CoreV1().Secrets("own").Create(context.Background(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: objects.NodeSecretName(pv.Name)}, Data: map[string][]byte{}}, metav1.CreateOptions{})
 	w.must(err)
+}
+
+// handle is that of a volume's PersistentVolume.
+func (w *world) handle(id string) string {
+	if w.swapped {
+		return "silver/" + secondVolume
+	}
+	return "gold/" + id
 }
 
 func (w *world) content(id string) *csinode.Volume {
@@ -193,18 +206,22 @@ func (w *world) stage(id string, earlier bool) error {
 		w.must(err)
 		entries = map[string]string{key: string(value)}
 	}
-	publish, err := wire.Connection{Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Encryption: &wire.Encryption{LUKS: 2}, Paths: []wire.Path{{Portal: "10.0.0.1:3260", Target: "iqn.2026-01.org.example:" + id, LUN: 1}}}.PublishContext()
+	var swapped *wire.SwappedVolume
+	if w.swapped {
+		swapped = &wire.SwappedVolume{ID: id, Encrypted: "uid"}
+	}
+	publish, err := wire.Connection{Volume: swapped, Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Encryption: &wire.Encryption{LUKS: 2}, Paths: []wire.Path{{Portal: "10.0.0.1:3260", Target: "iqn.2026-01.org.example:" + id, LUN: 1}}}.PublishContext()
 	w.must(err)
 	about := wire.Volume{Encrypted: "uid", FilesystemUUIDs: []string{firstVolume}}
 	_, err = w.service.NodeStageVolume(context.Background(), &csi.NodeStageVolumeRequest{
-		VolumeId: "gold/" + id, StagingTargetPath: "/var/lib/kubelet/" + id, PublishContext: publish, VolumeContext: about.Context(), Secrets: entries,
+		VolumeId: w.handle(id), StagingTargetPath: "/var/lib/kubelet/" + id, PublishContext: publish, VolumeContext: about.Context(), Secrets: entries,
 		VolumeCapability: &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}, AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4"}}},
 	})
 	return err
 }
 
 func (w *world) unstage(id string) error {
-	_, err := w.service.NodeUnstageVolume(context.Background(), &csi.NodeUnstageVolumeRequest{VolumeId: "gold/" + id, StagingTargetPath: "/var/lib/kubelet/" + id})
+	_, err := w.service.NodeUnstageVolume(context.Background(), &csi.NodeUnstageVolumeRequest{VolumeId: w.handle(id), StagingTargetPath: "/var/lib/kubelet/" + id})
 	return err
 }
 
@@ -236,9 +253,16 @@ func (w *world) opens(id string) (opens []bool) {
 }
 
 // TestVolumesGetNewKeys: a volume in use, step by step. Each step waits for what it needs, and
-// says so; without --apply, nothing changes.
+// says so; without --apply, nothing changes. Nodes know a volume that was swapped by the handle
+// of its PersistentVolume.
 func TestVolumesGetNewKeys(t *testing.T) {
+	t.Run("as made", func(t *testing.T) { getsNewKey(t, false) })
+	t.Run("swapped", func(t *testing.T) { getsNewKey(t, true) })
+}
+
+func getsNewKey(t *testing.T, swapped bool) {
 	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
+	w.swapped = swapped
 	w.add(firstVolume, map[string]string{stamps.KeyEncryption: made(t, "a", first)}, &csinode.Volume{Bytes: 1 << 30})
 	before, err := w.keeper().Open(t.Context(), firstVolume, "uid", w.volumes[firstVolume].Metadata)
 	w.must(err)
