@@ -207,8 +207,8 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		refuse("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend)
 	case !objects.IsBlockVolume(p.pv) && made.Volume.FSType != p.pv.Spec.CSI.FSType:
 		refuse("a new claim of StorageClass %s has filesystem %s, and this one %s", p.StorageClass, made.Volume.FSType, p.pv.Spec.CSI.FSType)
-	case p.encrypted && made.Volume.Encrypt == nil && p.waits():
-		refuse("claim %s is encrypted, and whether the copy would be is not known before a pod uses it; name a StorageClass with volumeBindingMode Immediate", p.Claim)
+	case p.encrypted && p.waits():
+		refuse("claim %s is encrypted, and whether claim %s would be is not known before the copying pod begins; name a StorageClass with volumeBindingMode Immediate", p.Claim, p.Former())
 	case made.Backends[0] != p.Backend:
 		refuse("a new claim of StorageClass %s goes to backend %s before %s; set suspended: true on that one, change the order of the rule, or name another StorageClass", p.StorageClass, made.Backends[0], p.Backend)
 	}

@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 		}), want: "is native", refused: true},
 		"encrypted, to a rule that encrypts":         {backend: "silver", class: "silver-luks", change: encrypted, want: "of StorageClass silver-luks, keeps that volume"},
 		"encrypted, to who knows what":               {backend: "silver", class: "silver-type", change: encrypted, want: "of StorageClass silver-type, keeps that volume"},
-		"encrypted, to what is known after the copy": {backend: "silver", class: "silver-waits", change: encrypted, want: "whether the copy would be is not known before a pod uses it", refused: true},
+		"encrypted, to what is known after the copy": {backend: "silver", class: "silver-waits", change: encrypted, want: "is not known before the copying pod begins; name a StorageClass with volumeBindingMode Immediate", refused: true},
 		"of a pod": {backend: "silver", class: "silver", change: changeClaim(func(c *corev1.PersistentVolumeClaim) {
 			c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "web", UID: "p", Controller: new(true)}}
 		}), want: "claim team-a/data is an ephemeral volume of pod web, and goes with it", refused: true},
