@@ -175,6 +175,8 @@ func (c *copying) begin(ctx context.Context, pod *corev1.Pod) error {
 		return err
 	case second.UID != c.second.UID || again.claim.UID != c.claim.UID || again.At != c.At || again.begun != nil:
 		return busy("claims %s/%s and %s have changed since the command began; run it again", c.Namespace, c.Claim, second.Name)
+	case again.encrypted && second.Status.Phase != corev1.ClaimBound:
+		return busy("claim %s/%s is not bound, so whether its volume is encrypted is not known", c.Namespace, second.Name)
 	case second.Status.Phase == corev1.ClaimBound:
 		plan, err := c.swapper(nil).Plan(ctx, c.swapOf())
 		if refusal, ok := errors.AsType[*swap.RefusedError](err); ok && !refusal.Busy {

@@ -66,8 +66,9 @@ type Plan struct {
 	At               wire.Handle
 	claim            *corev1.PersistentVolumeClaim
 	pv               *corev1.PersistentVolume
-	encrypted        bool
-	class            *storagev1.StorageClass
+	// encrypted means that the volume is, and encrypts that nodes encrypt only the copy.
+	encrypted, encrypts bool
+	class               *storagev1.StorageClass
 	// begun is a swap with the copy that an earlier run has begun; nil if none has.
 	begun *swap.Plan
 }
@@ -193,6 +194,7 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 	if kept := m.Swapper.Policy.DecideHolder(asked, p.At.Backend); kept.Denial != nil {
 		refuse("claim %s could not keep the former volume: %s: %s", p.Former(), kept.Denial.Reason, kept.Denial.Message)
 	}
+	p.encrypts = made.Volume.Encrypt != nil && objects.EncryptedOf(p.pv) == ""
 	backend, _ := m.Swapper.Policy.Backend(p.Backend)
 	switch {
 	case p.class.Provisioner != m.Swapper.ProvisionerName && p.class.Provisioner != policy.CSIDriver:
@@ -207,6 +209,10 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		refuse("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend)
 	case !objects.IsBlockVolume(p.pv) && made.Volume.FSType != p.pv.Spec.CSI.FSType:
 		refuse("a new claim of StorageClass %s has filesystem %s, and this one %s", p.StorageClass, made.Volume.FSType, p.pv.Spec.CSI.FSType)
+	case made.Volume.Encrypt != nil && slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
+		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
+	}):
+		refuse("several nodes may have the volume of claim %s at once, and none of them makes the LUKS header of a new one; name a StorageClass whose rule has no encrypt", p.Claim)
 	case p.encrypted && p.waits():
 		refuse("claim %s is encrypted, and whether claim %s would be is not known before the copying pod begins; name a StorageClass with volumeBindingMode Immediate", p.Claim, p.Former())
 	case made.Backends[0] != p.Backend:
@@ -232,8 +238,12 @@ func (p *Plan) Describe() string {
 	case p.Done:
 		return fmt.Sprintf("claim %s/%s has volume %s; nothing to do", p.Namespace, p.Claim, p.At)
 	}
-	return fmt.Sprintf("claim %s/%s gets a copy of volume %s on backend %s, and claim %s, of StorageClass %s, keeps that volume",
+	text := fmt.Sprintf("claim %s/%s gets a copy of volume %s on backend %s, and claim %s, of StorageClass %s, keeps that volume",
 		p.Namespace, p.Claim, p.At, p.Backend, p.Former(), p.StorageClass)
+	if p.encrypts {
+		text += "; nodes encrypt the copy, so it has no backups, and only claims whose rule has encrypt can be made from it"
+	}
+	return text
 }
 
 // second is the claim that gets the copy.
@@ -290,15 +300,23 @@ func (c *copying) makeSecond(ctx context.Context) error {
 		second, err = claims.Create(ctx, c.Plan.second(), metav1.CreateOptions{})
 		c.isFresh = err == nil
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("cannot make claim %s/%s for the copy: %w", c.Namespace, c.Former(), err)
-	case !isCopyOf(second, c.claim):
-		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", c.Namespace, second.Name)
-	case second.DeletionTimestamp != nil:
-		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", c.Namespace, second.Name)
 	}
 	c.second = second
+	return c.takes(second)
+}
+
+// takes refuses a claim with the name of the second one, unless it was made for the same.
+func (p *Plan) takes(second *corev1.PersistentVolumeClaim) error {
+	switch class := objects.ClassName(second); {
+	case !isCopyOf(second, p.claim):
+		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", p.Namespace, second.Name)
+	case second.DeletionTimestamp != nil:
+		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", p.Namespace, second.Name)
+	case class != p.StorageClass:
+		return refused("claim %s/%s, which an earlier run has made, is of StorageClass %s instead of %s; delete it if its data is not needed, or give --storage-class %s", p.Namespace, second.Name, class, p.StorageClass, class)
+	}
 	return nil
 }
 
@@ -339,8 +357,10 @@ func (m *Mover) Try(ctx context.Context, p *Plan) error {
 		}
 	case err != nil:
 		return err
-	case !isCopyOf(second, p.claim):
-		return refused("claim %s/%s exists, and was not made for a copy of this one; delete it if it is not needed", p.Namespace, second.Name)
+	default:
+		if err := p.takes(second); err != nil {
+			return err
+		}
 	}
 	if _, err := client.Pods(p.Namespace).Create(ctx, (&copying{Mover: m, Plan: p, second: second}).pod(), dry); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("cannot make a pod in namespace %s for the copy: %w", p.Namespace, err)

@@ -59,6 +59,10 @@ func TestPlan(t *testing.T) {
 		"encrypted, to a rule that encrypts":         {backend: "silver", class: "silver-luks", change: encrypted, want: "of StorageClass silver-luks, keeps that volume"},
 		"encrypted, to who knows what":               {backend: "silver", class: "silver-type", change: encrypted, want: "of StorageClass silver-type, keeps that volume"},
 		"encrypted, to what is known after the copy": {backend: "silver", class: "silver-waits", change: encrypted, want: "is not known before the copying pod begins; name a StorageClass with volumeBindingMode Immediate", refused: true},
+		"to what nodes encrypt":                      {backend: "silver", class: "silver-luks", want: "; nodes encrypt the copy, so it has no backups, and only claims whose rule has encrypt can be made from it"},
+		"to what nodes encrypt, for several": {backend: "silver", class: "silver-luks", change: changePV(func(pv *corev1.PersistentVolume) {
+			pv.Spec.AccessModes = append(pv.Spec.AccessModes, corev1.ReadOnlyMany)
+		}), want: "several nodes may have the volume of claim data at once", refused: true},
 		"of a pod": {backend: "silver", class: "silver", change: changeClaim(func(c *corev1.PersistentVolumeClaim) {
 			c.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "web", UID: "p", Controller: new(true)}}
 		}), want: "claim team-a/data is an ephemeral volume of pod web, and goes with it", refused: true},
@@ -105,6 +109,9 @@ func TestASecondClaimOfSomebodyElseIsLeftAlone(t *testing.T) {
 		"made by hand":                   func(second *corev1.PersistentVolumeClaim) { second.Labels, second.Annotations = nil, nil },
 		"for a former claim of the name": func(second *corev1.PersistentVolumeClaim) { second.Annotations[objects.AnnotationCopyOf] = "another" },
 		"a copy of another command":      func(second *corev1.PersistentVolumeClaim) { second.Labels = nil },
+		"of another class": func(second *corev1.PersistentVolumeClaim) {
+			second.Spec.StorageClassName = new("silver-luks")
+		},
 		"one that is being deleted already": func(second *corev1.PersistentVolumeClaim) {
 			second.DeletionTimestamp, second.Finalizers = &metav1.Time{}, []string{"a/b"}
 		},

@@ -483,7 +483,7 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 	case hasKey(v) != (from.Encrypted != ""):
 		p.refuse("volume %s and PersistentVolume %s disagree whether nodes encrypt it", from, s.pv.Name)
 	case stamps.KeyRecordsOf(v.Metadata).IsChanging():
-		p.refuse("volume %s gets a new key; run volume rewrap to its end first", from)
+		p.refuse("volume %s gets a new key, which its node completes: start its pods, run volume rewrap until it waits for nothing, and stop them", from)
 	case v.Metadata[cinder.MetadataSourceBackup] != "":
 		// Its description is a part of its stamp, for good; see stamps.Settled.
 		p.refuse("volume %s was restored from a backup, and its description names its claim; copy it first (a claim with claim %s as its dataSource), and swap the copy", from, s.claim.Name)

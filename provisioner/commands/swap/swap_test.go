@@ -377,7 +377,7 @@ func TestWhatIsNotSwapped(t *testing.T) {
 			f.encrypt(0)
 			f.encrypt(1)
 			f.volumes[0].Metadata[stamps.KeyEncryptionNext] = "x"
-		}, "volume gold/volume-1 gets a new key; run volume rewrap to its end first"},
+		}, "volume gold/volume-1 gets a new key, which its node completes"},
 		"another size": {func(f *fixture) { f.pvs[1].Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi") }, "volume gold/volume-1 has 1 GiB, but PersistentVolume"},
 		"growing": {func(f *fixture) {
 			f.claims[0].Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends"
@@ -50,7 +51,7 @@ func (r *Rewrapper) Renew(ctx context.Context, of Renewal, apply bool) (Progress
 	if r.Keeper.Now == nil {
 		r.Keeper.Now = time.Now
 	}
-	run := renewal{Rewrapper: r, Renewal: of, apply: apply, volumes: map[wire.Handle][]*corev1.PersistentVolume{}}
+	run := renewal{Rewrapper: r, Renewal: of, apply: apply, volumes: map[wire.Handle][]*corev1.PersistentVolume{}, moving: map[types.UID]bool{}}
 	if _, err := r.Keeper.New(ctx, of.To.Secret, of.To.Entry, "none"); err != nil {
 		return run.done, err
 	}
@@ -66,6 +67,9 @@ func (r *Rewrapper) Renew(ctx context.Context, of Renewal, apply bool) (Progress
 		if at, err := objects.LocationOf(pv); err == nil {
 			run.volumes[at] = append(run.volumes[at], pv)
 		}
+		if source := pv.Annotations[objects.AnnotationCopyOf]; source != "" && pv.Spec.ClaimRef != nil {
+			run.moving[types.UID(source)], run.moving[pv.Spec.ClaimRef.UID] = true, true
+		}
 	}
 	var errs []error
 	for _, b := range r.Backends {
@@ -80,7 +84,9 @@ type renewal struct {
 	apply bool
 	// volumes are the PersistentVolumes of the driver, by where their volumes are.
 	volumes map[wire.Handle][]*corev1.PersistentVolume
-	done    Progress
+	// moving are the claims whose volumes are being moved.
+	moving map[types.UID]bool
+	done   Progress
 }
 
 // freshFor is how long a listing is used. What was read is written soon, or not at all.
@@ -139,6 +145,8 @@ func (r *renewal) volume(ctx context.Context, b Backend, v backends.KeyedVolume)
 		return nil
 	case pv == nil:
 		return r.wait(v, b, why)
+	case begins && pv.Spec.ClaimRef != nil && r.moving[pv.Spec.ClaimRef.UID]:
+		return r.wait(v, b, "volume move copies it, and no pod may use it before the end")
 	}
 	origin := objects.EncryptedOf(pv)
 	opened, err := r.Keeper.Open(ctx, v.RecordedKey.ID, origin, v.Volume.Metadata)
@@ -287,7 +295,24 @@ func (r *renewal) proven(ctx context.Context, handle string, v backends.KeyedVol
 // inform makes the entries of nodes in the volume's Secret what the records say, as attaching
 // the volume again would: a kubelet that stages the volume again passes them on. Entries of
 // nodes that do not have the volume, or that have a key of none of the records, stay.
+//
+// The PersistentVolume is read again: by now, it may have another volume, which loses a key
+// that it needs if it has a former one of this volume.
 func (r *renewal) inform(ctx context.Context, v backends.KeyedVolume, pv *corev1.PersistentVolume, origin string, next stamps.KeyRecords) error {
+	at, err := objects.LocationOf(pv)
+	if err != nil {
+		return err
+	}
+	pv, err = r.Keeper.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read PersistentVolume %s: %w", pv.Name, err)
+	}
+	if now, err := objects.LocationOf(pv); err != nil || now != at || objects.EncryptedOf(pv) != origin {
+		return nil // the next run finds what it has
+	}
 	ref := pv.Spec.CSI.NodeStageSecretRef
 	if ref == nil || ref.Namespace != r.Keeper.Namespace || ref.Name != objects.NodeSecretName(pv.Name) {
 		return fmt.Errorf("PersistentVolume %s does not name the Secret of its volume in spec.csi.nodeStageSecretRef", pv.Name)

@@ -724,3 +724,94 @@ func alwaysOpen(t *rapid.T) {
 		}
 	}
 }
+
+// afterListing changes the world once the run has listed the volumes. A listing is used for a
+// minute (freshFor), and the PersistentVolumes are listed once in a run.
+type afterListing struct {
+	*world
+	then func()
+}
+
+func (a *afterListing) Volumes(ctx context.Context) ([]backends.KeyedVolume, error) {
+	found, err := a.world.Volumes(ctx)
+	if a.then != nil {
+		a.then()
+		a.then = nil
+	}
+	return found, err
+}
+
+// TestNoKeyIsRemovedFromTheVolumeOfASwap: a volume gets a new key, and another one was restored
+// from its snapshot of yesterday, so it has the former key. After this run has listed them, another
+// run takes the last step, the claims swap their volumes, and a pod gets the restored one on the
+// same node. This run, which waits for the first volume's node, must not tell the node to remove
+// the former key from the volume that it has now.
+func TestNoKeyIsRemovedFromTheVolumeOfASwap(t *testing.T) {
+	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
+	former, now := made(t, "a", first), made(t, "b", second)
+	w.add(firstVolume, map[string]string{
+		stamps.KeyEncryption: now, stamps.KeyEncryptionFormer: former, stamps.KeyEncryptionSince: w.now.Add(-2 * time.Hour).UTC().Format(time.RFC3339),
+	}, &csinode.Volume{Bytes: 1 << 30})
+	w.add(secondVolume, map[string]string{stamps.KeyEncryption: former}, &csinode.Volume{Bytes: 1 << 30})
+	w.attach(firstVolume)
+	keys := &afterListing{world: w}
+	keys.then = func() {
+		// The other run's step, and the swap.
+		w.detach(firstVolume)
+		maps.Copy(w.volumes[firstVolume].Metadata, map[string]string{stamps.KeyEncryptionFormer: "", stamps.KeyEncryptionSince: "", stamps.KeyPV: "pv-0"})
+		w.volumes[secondVolume].Metadata[stamps.KeyPV] = "pv-8"
+		pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-8", metav1.GetOptions{})
+		w.must(err)
+		pv.Annotations = map[string]string{objects.AnnotationBackend: "gold", objects.AnnotationVolume: secondVolume, objects.AnnotationSwapped: `{"handle": "gold/` + firstVolume + `", "encrypted": "uid"}`}
+		_, err = w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
+		w.must(err)
+		// The restored volume is attached as that of pv-8, whose Secret gets its key, and staged.
+		w.attach(secondVolume)
+		entry := w.secret(secondVolume, nil)
+		w.secret(firstVolume, func(data map[string][]byte) {
+			for k, v := range entry {
+				data[k] = []byte(v)
+			}
+		})
+		w.must(w.stage(secondVolume, false))
+		w.write(staged.Report{Machine: staged.Machine{SystemUUID: "uuid-1", Boot: "boot-1"}, Volumes: []string{"gold/" + firstVolume}})
+	}
+	r := w.rewrapper()
+	r.Backends[0].Keys = keys
+	_, err := r.Renew(t.Context(), Renewal{From: Entry{"keys", "a"}, To: Entry{"keys", "b"}}, true)
+	w.must(err)
+	// The kubelet stages the volume of pv-8 once more, with the Secret of pv-8.
+	entry := w.secret(firstVolume, nil)
+	w.secret(secondVolume, func(data map[string][]byte) {
+		for k, v := range entry {
+			data[k] = []byte(v)
+		}
+	})
+	w.must(w.stage(secondVolume, false))
+	if !w.opens(secondVolume)[0] {
+		t.Errorf("the key that the restored volume's only record holds opens it no longer; said %q", w.said)
+	}
+}
+
+// TestAVolumeThatIsMovedKeepsItsKey: a pod of its own would have to use it before it has another
+// one, and then the copy is worth nothing.
+func TestAVolumeThatIsMovedKeepsItsKey(t *testing.T) {
+	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
+	pvs := w.client.CoreV1().PersistentVolumes()
+	for id, change := range map[string]func(*corev1.PersistentVolume){
+		firstVolume: func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "moved" },
+		secondVolume: func(pv *corev1.PersistentVolume) {
+			pv.Annotations = map[string]string{objects.AnnotationCopyOf: "moved"}
+		},
+	} {
+		w.add(id, map[string]string{stamps.KeyEncryption: made(t, "a", first)}, &csinode.Volume{Bytes: 1 << 30})
+		pv, err := pvs.Get(t.Context(), "pv-"+id[:1], metav1.GetOptions{})
+		w.must(err)
+		change(pv)
+		_, err = pvs.Update(t.Context(), pv, metav1.UpdateOptions{})
+		w.must(err)
+	}
+	if done, err := w.renew(true); err != nil || done != (Progress{Waiting: 2}) || !strings.Contains(strings.Join(w.said, "\n"), "volume move copies it") {
+		t.Errorf("%+v, %v; said %q", done, err, w.said)
+	}
+}

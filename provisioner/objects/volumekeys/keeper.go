@@ -126,7 +126,7 @@ func (k Keeper) open(ctx context.Context, volumeID, origin string, metadata map[
 	case err != nil:
 		return cinder.Key{}, unusable("volume %s is encrypted, and %v", volumeID, err)
 	case origin == "":
-		return cinder.Key{}, unusable("the metadata of volume %s has the record of a key (%s), but its PersistentVolume does not say that it is encrypted; remove the record if it was put there by hand", volumeID, stamps.KeyEncryption)
+		return cinder.Key{}, unusable("the metadata of volume %s has the record of a key (%s), but its PersistentVolume does not say that it is encrypted; keep a copy of the record, and remove it if it was put there by hand", volumeID, stamps.KeyEncryption)
 	case record.Origin != origin:
 		return cinder.Key{}, unusable("the metadata of volume %s has the record of another volume's key (%s): it was made for claim UID %s, and that of the PersistentVolume for %s; restore it from a copy of the volume", volumeID, stamps.KeyEncryption, record.Origin, origin)
 	}
