@@ -26,10 +26,7 @@ type Swapped struct {
 	// With are the PersistentVolumes with which it has swapped, the last one last, without
 	// those with which it has swapped back.
 	With []string `json:"with,omitempty"`
-	// FilesystemUUIDs, NeverFormat and Encrypted are those of wire.Volume.
-	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
-	NeverFormat     bool     `json:"neverFormat,omitempty"`
-	Encrypted       string   `json:"encrypted,omitempty"`
+	wire.Volume
 }
 
 // Last returns the PersistentVolume with which the last swap was; empty if it was swapped
@@ -70,7 +67,7 @@ func VolumeContextOf(pv *corev1.PersistentVolume) wire.Volume {
 	case err != nil:
 		context.FilesystemUUIDs, context.NeverFormat = nil, true
 	case swapped != nil:
-		context = wire.Volume{FilesystemUUIDs: swapped.FilesystemUUIDs, NeverFormat: swapped.NeverFormat, Encrypted: swapped.Encrypted}
+		context = swapped.Volume
 	}
 	return context
 }

@@ -127,7 +127,7 @@ func (r *Swapper) begin(ctx context.Context, p *Plan) error {
 	for _, s := range p.sides {
 		volumes, err := r.Volumes(s.intent.From.Backend)
 		if err == nil {
-			err = volumes.Begin(ctx, s.intent.From.Volume, s.intent.With)
+			err = volumes.Begin(ctx, s.intent.From.ID, s.intent.With)
 		}
 		if p.committed && cinder.IsKind(err, cinder.KindNotFound) {
 			err = nil // the array has lost it since
@@ -226,7 +226,7 @@ func (r *Swapper) restamp(ctx context.Context, s *side) error {
 	if err != nil {
 		return err
 	}
-	err = volumes.Restamp(ctx, s.intent.To.Volume, r.stamp(s), string(s.pv.UID))
+	err = volumes.Restamp(ctx, s.intent.To.ID, r.stamp(s), string(s.pv.UID))
 	if cinder.IsKind(err, cinder.KindNotFound) {
 		return nil // the array has lost it since, and an audit says so
 	}
@@ -246,14 +246,14 @@ func (r *Swapper) record(ctx context.Context, s *side) error {
 		swapped = &objects.Swapped{Handle: s.pv.Spec.CSI.VolumeHandle}
 	}
 	to := s.intent.To
-	swapped.FilesystemUUIDs, swapped.NeverFormat, swapped.Encrypted = to.FilesystemUUIDs, to.NeverFormat, to.Encrypted
+	swapped.Volume = to.Volume
 	if s.intent.Back {
 		swapped.With = swapped.With[:max(0, len(swapped.With)-1)]
 	} else {
 		swapped.With = append(swapped.With, s.intent.With)
 	}
 	changes := map[string]any{
-		objects.AnnotationVolume: to.Volume, objects.AnnotationBackend: to.Backend,
+		objects.AnnotationVolume: to.ID, objects.AnnotationBackend: to.Backend,
 		objects.AnnotationEndpoint: nil, objects.AnnotationProject: nil, objects.AnnotationSwapped: swapped, objects.AnnotationCopyOf: nil,
 	}
 	if len(swapped.With) == 0 && to.String() == swapped.Handle {
@@ -270,7 +270,7 @@ func (r *Swapper) end(ctx context.Context, sides [2]*side) error {
 	for _, s := range sides {
 		volumes, err := r.Volumes(s.intent.From.Backend)
 		if err == nil {
-			err = volumes.End(ctx, s.intent.From.Volume, s.intent.With)
+			err = volumes.End(ctx, s.intent.From.ID, s.intent.With)
 		}
 		if err != nil && !cinder.IsKind(err, cinder.KindNotFound) {
 			return err

@@ -196,7 +196,7 @@ func (r *Swapper) volume(ctx context.Context, of record) (cinder.Volume, error) 
 	if err != nil {
 		return cinder.Volume{}, err
 	}
-	v, _, err := volumes.Volume(ctx, of.Volume)
+	v, _, err := volumes.Volume(ctx, of.ID)
 	return v, err
 }
 
@@ -449,7 +449,7 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 		p.refuse("%s", err)
 		return nil
 	}
-	v, place, err := volumes.Volume(ctx, from.Volume)
+	v, place, err := volumes.Volume(ctx, from.ID)
 	if err != nil {
 		return err
 	}

@@ -327,8 +327,7 @@ func TestASwappedVolumeCanBeAttached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about := objects.VolumeContextOf(pv)
-	connection.Volume = &wire.SwappedVolume{ID: pv.Annotations[objects.AnnotationVolume], FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat}
+	connection.Volume = &wire.SwappedVolume{ID: pv.Annotations[objects.AnnotationVolume], Volume: objects.VolumeContextOf(pv)}
 	if _, err := connection.PublishContext(); err != nil {
 		t.Errorf("no node gets the volume of claim data any more: %v", err)
 	}

@@ -142,25 +142,21 @@ type intent struct {
 
 // record is what a PersistentVolume records about its volume.
 type record struct {
-	Backend         string       `json:"backend"`
-	Volume          string       `json:"volume"`
-	Place           cinder.Place `json:"place"`
-	FilesystemUUIDs []string     `json:"filesystemUUIDs,omitempty"`
-	NeverFormat     bool         `json:"neverFormat,omitempty"`
-	Encrypted       string       `json:"encrypted,omitempty"`
+	Backend string       `json:"backend"`
+	ID      string       `json:"volume"`
+	Place   cinder.Place `json:"place"`
+	wire.Volume
 }
 
-func (r record) String() string { return wire.Handle{Backend: r.Backend, ID: r.Volume}.String() }
+func (r record) String() string { return wire.Handle{Backend: r.Backend, ID: r.ID}.String() }
 
 // is reports whether two records are of the same volume.
 func (r record) is(other record) bool { return r.String() == other.String() }
 
 // recordOf reads the record of a PersistentVolume.
 func recordOf(pv *corev1.PersistentVolume) record {
-	about := objects.VolumeContextOf(pv)
 	return record{
-		Backend: pv.Annotations[objects.AnnotationBackend], Volume: pv.Annotations[objects.AnnotationVolume], Place: objects.PlaceOf(pv),
-		FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat, Encrypted: about.Encrypted,
+		Backend: pv.Annotations[objects.AnnotationBackend], ID: pv.Annotations[objects.AnnotationVolume], Place: objects.PlaceOf(pv), Volume: objects.VolumeContextOf(pv),
 	}
 }
 
@@ -171,7 +167,7 @@ func intentOf(pv *corev1.PersistentVolume) (*intent, error) {
 		return nil, nil
 	}
 	var i intent
-	if err := json.Unmarshal([]byte(text), &i); err != nil || i.With == "" || i.From.Volume == "" || i.To.Volume == "" {
+	if err := json.Unmarshal([]byte(text), &i); err != nil || i.With == "" || i.From.ID == "" || i.To.ID == "" {
 		return nil, objects.Damaged(pv, AnnotationIntent, "cannot be read")
 	}
 	return &i, nil

@@ -292,7 +292,7 @@ func TestASwappedEncryptedVolumeIsNotThatOfTheHandle(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, block %t", name, block), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f, u := newFixture(t), encryptedVolume()
-					u.block, u.swapped = block, &wire.SwappedVolume{ID: secondID, Encrypted: "uid"}
+					u.block, u.swapped = block, &wire.SwappedVolume{ID: secondID, Volume: wire.Volume{Encrypted: "uid"}}
 					f.volume().LUKS = &csinode.LUKS{Version: 1, UUID: firstID, Passphrase: passphrase}
 					f.refuses(f.stage(u), codes.FailedPrecondition, map[bool]string{true: "WrongVolume: ", false: "such a volume is never formatted"}[block])
 					f.clean()

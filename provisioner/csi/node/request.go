@@ -69,7 +69,7 @@ func (s *Service) readStage(request *csi.NodeStageVolumeRequest) (staging, error
 	}
 	about, swappedID := wire.ParseVolumeContext(request.GetVolumeContext()), ""
 	if swapped := connection.Volume; swapped != nil {
-		swappedID, about = swapped.ID, wire.Volume{FilesystemUUIDs: swapped.FilesystemUUIDs, NeverFormat: swapped.NeverFormat, Encrypted: swapped.Encrypted}
+		swappedID, about = swapped.ID, swapped.Volume
 	}
 	if id := cmp.Or(swappedID, handle.ID); !volumeID.MatchString(id) {
 		return staging{}, invalid("the volume's ID %q is not a lower-case UUID, so it cannot be the UUID of its filesystem", id)

@@ -404,7 +404,7 @@ func TestASwappedVolumeIsNotThatOfTheHandle(t *testing.T) {
 		f.must(f.stage(u))
 		f.must(f.unstage(u))
 		f.clean()
-		u.swapped = &wire.SwappedVolume{ID: firstID, FilesystemUUIDs: []string{secondID}, NeverFormat: true}
+		u.swapped = &wire.SwappedVolume{ID: firstID, Volume: wire.Volume{FilesystemUUIDs: []string{secondID}, NeverFormat: true}}
 		f.must(f.stage(u))
 		f.must(f.unstage(u))
 		f.clean()

@@ -52,10 +52,7 @@ type Connection struct {
 type SwappedVolume struct {
 	// ID is Cinder's.
 	ID string `json:"id"`
-	// FilesystemUUIDs, NeverFormat and Encrypted are those of Volume.
-	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
-	NeverFormat     bool     `json:"neverFormat,omitempty"`
-	Encrypted       string   `json:"encrypted,omitempty"`
+	Volume
 }
 
 // Path is one way to a volume.
@@ -222,20 +219,20 @@ func OnlyTaken(context map[string]string) map[string]string {
 }
 
 // Volume is what a PersistentVolume tells the nodes about its volume, in its
-// volumeAttributes.
+// volumeAttributes, or as JSON if it has another one than at first.
 type Volume struct {
 	// FilesystemUUIDs are the UUIDs that the volume's filesystem may have besides the
 	// volume's own ID: those of the volumes whose content it is a copy of, or those
 	// that an administrator recorded.
-	FilesystemUUIDs []string
+	FilesystemUUIDs []string `json:"filesystemUUIDs,omitempty"`
 	// NeverFormat means that the volume may hold data that nothing recognizes, so no
 	// filesystem may be made on it, however empty it looks.
-	NeverFormat bool
+	NeverFormat bool `json:"neverFormat,omitempty"`
 	// Encrypted is not empty for a volume that nodes encrypt by a rule of the policy: the UID
 	// of the claim for which the volume's key, or that of the volume that it is a copy of,
 	// was made. Such a volume is refused without a key, even if everything else that says so
 	// has vanished.
-	Encrypted string
+	Encrypted string `json:"encrypted,omitempty"`
 }
 
 const (

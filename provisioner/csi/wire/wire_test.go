@@ -116,7 +116,7 @@ func TestLimitsTravel(t *testing.T) {
 // TestSwappedVolumesTravel: a plugin that does not know of swaps reads neither version 2, 3
 // nor 4, so it cannot take the volume for the one that its handle names.
 func TestSwappedVolumesTravel(t *testing.T) {
-	c := Connection{Protocol: "iscsi", Paths: []Path{{"10.0.0.1:3260", "iqn.b", 0}}, Volume: &SwappedVolume{ID: "id", FilesystemUUIDs: []string{"a", "b"}, NeverFormat: true}}
+	c := Connection{Protocol: "iscsi", Paths: []Path{{"10.0.0.1:3260", "iqn.b", 0}}, Volume: &SwappedVolume{ID: "id", Volume: Volume{FilesystemUUIDs: []string{"a", "b"}, NeverFormat: true}}}
 	context, err := c.PublishContext()
 	if err != nil || context[keyVersion] != "3" {
 		t.Fatalf("%v, %v", context, err)

@@ -189,7 +189,7 @@ func TestPublishOfAVolumeThatRecordsItsKey(t *testing.T) {
 		"whose record has vanished": {vanished: true, secret: keys(map[string]string{"2026-11": with}),
 			refused: "volume " + volumeID + " is encrypted, but its metadata has no record of its key (standalone-cinder.openstack.org/encryption) any more; restore it from a copy of the volume"},
 		"although its PersistentVolume says nothing": {record: record, plain: true, secret: keys(map[string]string{"2026-11": with}),
-			refused: "the metadata of volume " + volumeID + " has the record of a key (standalone-cinder.openstack.org/encryption), but its PersistentVolume does not say that it is encrypted; remove the record if it was put there by hand"},
+			refused: "the metadata of volume " + volumeID + " has the record of a key (standalone-cinder.openstack.org/encryption), but its PersistentVolume does not say that it is encrypted; keep a copy of the record, and remove it if it was put there by hand"},
 		"with an entry of no key": {record: record, secret: keys(map[string]string{"2026-11": "swordfish"}), refused: "entry 2026-11 of Secret standalone-cinder/team-a-keys does not open volume " + volumeID + ": it is not a key of 64 hexadecimal digits, as openssl rand -hex 32 makes one"},
 		"with a damaged record":   {record: "1 team-a-keys", refused: "volume " + volumeID + " is encrypted, and the record of its key (standalone-cinder.openstack.org/encryption) is damaged, or of a later release; restore it from a copy of the volume"},
 		"with a cleared record":   {record: "", refused: "volume " + volumeID + " is encrypted, and the record of its key (standalone-cinder.openstack.org/encryption) is damaged, or of a later release; restore it from a copy of the volume"},

@@ -218,8 +218,7 @@ func (p *publication) connection(published backends.Published) wire.Connection {
 		connection.Limits = new(wire.Limits(p.found.Limits))
 	}
 	if objects.IsSwapped(p.of.pv) {
-		about := objects.VolumeContextOf(p.of.pv)
-		connection.Volume = &wire.SwappedVolume{ID: p.of.at.ID, FilesystemUUIDs: about.FilesystemUUIDs, NeverFormat: about.NeverFormat, Encrypted: about.Encrypted}
+		connection.Volume = &wire.SwappedVolume{ID: p.of.at.ID, Volume: objects.VolumeContextOf(p.of.pv)}
 	}
 	for _, path := range p.found.Paths {
 		connection.Paths = append(connection.Paths, wire.Path{Portal: path.Portal, Target: path.Target, LUN: path.LUN})

@@ -208,7 +208,7 @@ func (w *world) stage(id string, earlier bool) error {
 	}
 	var swapped *wire.SwappedVolume
 	if w.swapped {
-		swapped = &wire.SwappedVolume{ID: id, Encrypted: "uid"}
+		swapped = &wire.SwappedVolume{ID: id, Volume: wire.Volume{Encrypted: "uid"}}
 	}
 	publish, err := wire.Connection{Volume: swapped, Protocol: "iscsi", Credentials: true, Bytes: 1 << 30, Attachment: "attachment-1", Encryption: &wire.Encryption{LUKS: 2}, Paths: []wire.Path{{Portal: "10.0.0.1:3260", Target: "iqn.2026-01.org.example:" + id, LUN: 1}}}.PublishContext()
 	w.must(err)
