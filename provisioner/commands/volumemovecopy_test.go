@@ -8,9 +8,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
@@ -98,5 +101,23 @@ func TestATenantDoesNotChooseTheImageOfCopyingPods(t *testing.T) {
 	}
 	if image, err := programImage(t.Context(), fake.NewClientset(tenants, deployment(defaultMapNamespace, "program"))); image != "program" {
 		t.Errorf("image %q, %v", image, err)
+	}
+}
+
+// TestADrainThatWaitsLooksOnceForWhatNodesHave: of each round, hundreds of volumes in use would
+// otherwise make thousands of lists.
+func TestADrainThatWaitsLooksOnceForWhatNodesHave(t *testing.T) {
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("pvc-used")}}}
+	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "inline"}}
+	client := fake.NewClientset(attachment, inline)
+	used, free := &oneMove{pv: "pvc-used"}, &oneMove{pv: "pvc-free"}
+	if got := detached(t.Context(), client, []*oneMove{used, free}); len(got) != 1 || got[0] != free || len(client.Actions()) != 1 {
+		t.Errorf("%d of them are planned after %d requests", len(got), len(client.Actions()))
+	}
+	client.PrependReactor("list", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(storagev1.Resource("volumeattachments"), "", nil)
+	})
+	if got := detached(t.Context(), client, []*oneMove{used, free}); len(got) != 2 {
+		t.Errorf("without the right to list attachments, %d of them are planned", len(got))
 	}
 }

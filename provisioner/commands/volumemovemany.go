@@ -15,8 +15,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/cinder"
 	policycli "github.com/standalone-cinder/standalone-cinder/policy/cli"
@@ -115,13 +117,31 @@ func (f *moveFlags) runMany(ctx context.Context, stdout, stderr io.Writer) error
 		select {
 		case <-ctx.Done():
 		case <-time.After(min(lookAgain, time.Until(waitUntil))):
-			f.moveSome(ctx, moves, busy, len(all), stderr)
+			f.moveSome(ctx, moves, detached(ctx, opened.client, busy), len(all), stderr)
 		}
 	}
 	if err := writeMoves(stdout, all); err != nil {
 		return policycli.Exit(policycli.ExitFailed, err)
 	}
 	return f.conclude(ctx, stdout, moves, all)
+}
+
+// detached leaves out the volumes that nodes have. To find out what else keeps a single one
+// takes several lists; of hundreds that wait for their pods for hours, only one.
+func detached(ctx context.Context, client kubernetes.Interface, busy []*oneMove) []*oneMove {
+	attached := map[string]bool{}
+	_, err := paging.List(ctx, "VolumeAttachments", client.StorageV1().VolumeAttachments().List, func(page *storagev1.VolumeAttachmentList) []struct{} {
+		for i := range page.Items {
+			if pv := page.Items[i].Spec.Source.PersistentVolumeName; pv != nil {
+				attached[*pv] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return busy // each of them says why it cannot be moved
+	}
+	return slices.DeleteFunc(busy, func(one *oneMove) bool { return attached[one.pv] })
 }
 
 // moveSome moves volumes, a few at once, and says what becomes of each.
