@@ -87,7 +87,7 @@ func (s *site) move(ctx context.Context, dir string, claim *corev1.PersistentVol
 		if err != nil {
 			return err
 		}
-		operator.apart = true
+		s.countApart(operator)
 		if missed = s.interrupted(ctx, operator, command, at, m); missed != nil && !errors.Is(missed, errNotReached) {
 			return missed
 		}
@@ -128,7 +128,7 @@ func (s *site) movedAgain(ctx context.Context, dir string, arguments []string) e
 		if err != nil {
 			return "", err
 		}
-		operator.apart = true
+		s.countApart(operator)
 		output, err := command.CombinedOutput()
 		if _, exited := errors.AsType[*exec.ExitError](err); err == nil || !exited {
 			return "", err

@@ -280,9 +280,11 @@ func (s *site) network(n *node, service, address string) (*faultproxy.Proxy, err
 func (s *site) listen(n *node, service string, p *faultproxy.Proxy) {
 	var requests sync.Map // of *exchange, by number
 	p.Judge(func(r faultproxy.Request) faultproxy.Verdict {
+		apart := false
 		if n != nil {
 			s.mu.Lock()
 			hold := n.hold
+			apart = n.apart
 			s.mu.Unlock()
 			if hold != nil {
 				hold(service, r)
@@ -292,7 +294,7 @@ func (s *site) listen(n *node, service string, p *faultproxy.Proxy) {
 		if !counts {
 			return faultproxy.Pass
 		}
-		if n != nil && n.apart {
+		if apart {
 			what = n.name + ": " + what
 		}
 		e := s.arrived(n, service, what, r)
@@ -570,6 +572,13 @@ func (s *site) holdBack(n *node, f func(service string, r faultproxy.Request)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.hold = f
+}
+
+// countApart has a node's steps counted apart from those of others from now on.
+func (s *site) countApart(n *node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.apart = true
 }
 
 // release releases everything that is held in the networks.
