@@ -257,7 +257,7 @@ func (r *reviewer) volumes(volumes []Volume) {
 		}
 	}
 	sealed.each(differs("nodes encrypt %s, but not new volumes, because %s has no encrypt; keep the key-encryption keys"))
-	plain.each(differs("nodes do not encrypt %s, only new volumes, because %s has encrypt now; to encrypt existing data, copy the files into new claims"))
+	plain.each(differs("nodes do not encrypt %s, only new volumes, because %s has encrypt now; to encrypt existing data, move it (volume move --to-backend)"))
 }
 
 // encryptOf returns what the rule for a volume says of encryption, and where; an empty path

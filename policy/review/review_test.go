@@ -279,7 +279,7 @@ func TestReview(t *testing.T) {
 				volumeOf("four", "b", "x", "gold", nil),
 			}},
 			want: []string{
-				"EncryptionDiffers a/fast tenants[0].classes[0]:13 nodes do not encrypt 1 PersistentVolume (pv-one), only new volumes, because tenants[0].classes[0] has encrypt now; to encrypt existing data, copy the files into new claims [pv-one]",
+				"EncryptionDiffers a/fast tenants[0].classes[0]:13 nodes do not encrypt 1 PersistentVolume (pv-one), only new volumes, because tenants[0].classes[0] has encrypt now; to encrypt existing data, move it (volume move --to-backend) [pv-one]",
 				"EncryptionDiffers b/x tenants[1].classes[0]:17 nodes encrypt 1 PersistentVolume (pv-three), but not new volumes, because tenants[1].classes[0] has no encrypt; keep the key-encryption keys [pv-three]",
 			},
 		},

@@ -40,8 +40,11 @@ func (c *copies) move(ctx context.Context, one *oneMove, apply bool) (string, er
 	if err == nil && !apply {
 		err = c.mover.Try(ctx, plan)
 	}
-	if err != nil || !apply {
+	if err != nil {
 		return "", err
+	}
+	if !apply {
+		return plan.Warning(), nil
 	}
 	at, err := c.mover.Apply(ctx, plan, func(text string) { c.say(one.namespace + "/" + one.claim + ": " + text) })
 	return "is at " + at.String(), err

@@ -147,6 +147,10 @@ func printProgress(w io.Writer, p rewrap.Progress, applied bool) {
 	if !applied {
 		fmt.Fprint(w, "nothing was changed; with --apply, it would be: ")
 	}
+	if p == (rewrap.Progress{}) {
+		fmt.Fprintln(w, "no volume gets a new key, and --from opens none (any more)")
+		return
+	}
 	fmt.Fprintf(w, "%d volumes begin to get a new key, %d switch to it, %d have lost the former one, %d wait", p.Begun, p.Switched, p.Ended, p.Waiting)
 	if p.Begun+p.Switched+p.Waiting > 0 {
 		fmt.Fprint(w, "; run the command again in an hour, and keep both entries until then")

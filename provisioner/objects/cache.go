@@ -22,7 +22,7 @@ import (
 // NewTrimmer returns the Trimmer for objects in the process's informer caches.
 func NewTrimmer() *trim.Trimmer {
 	return trim.New(trim.Options{
-		IsRead: isReadOnClaims, IsReadFinalizer: func(name string) bool { return name == CopyFinalizer }, ReadLabels: []string{LabelProtect, LabelProtectGroup}, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique,
+		IsRead: isReadOnClaims, IsReadFinalizer: func(name string) bool { return name == CopyFinalizer }, ReadLabels: []string{LabelProtect, LabelProtectGroup, LabelCopy}, KeepOnVolumes: keepOnVolumes, IsUnique: isUnique,
 	})
 }
 

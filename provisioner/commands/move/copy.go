@@ -286,6 +286,9 @@ func (c *copying) secondAt(ctx context.Context) (wire.Handle, error) {
 		return wire.Handle{}, fmt.Errorf("cannot read PersistentVolume %s: %w", c.second.Spec.VolumeName, err)
 	}
 	at, err := objects.LocationOf(pv)
+	if err == nil && c.byNodes && objects.EncryptedOf(pv) == "" {
+		return at, refused("nodes do not encrypt the volume of claim %s/%s, though the rule has encrypt: it is of before that, or the program does not have that policy yet; delete the claim", c.Namespace, c.second.Name)
+	}
 	if err == nil && at.Backend != c.Backend {
 		err = refused("claim %s/%s got a volume on backend %s instead of %s: see its event BackendChosen, or the policy that the program runs with; then delete the claim", c.Namespace, c.second.Name, at.Backend, c.Backend)
 	}

@@ -66,9 +66,9 @@ type Plan struct {
 	At               wire.Handle
 	claim            *corev1.PersistentVolumeClaim
 	pv               *corev1.PersistentVolume
-	// encrypted means that the volume is, and encrypts that nodes encrypt only the copy.
-	encrypted, encrypts bool
-	class               *storagev1.StorageClass
+	// encrypted means that the volume is, and byNodes that nodes encrypt the copy.
+	encrypted, byNodes bool
+	class              *storagev1.StorageClass
 	// begun is a swap with the copy that an earlier run has begun; nil if none has.
 	begun *swap.Plan
 }
@@ -194,7 +194,7 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 	if kept := m.Swapper.Policy.DecideHolder(asked, p.At.Backend); kept.Denial != nil {
 		refuse("claim %s could not keep the former volume: %s: %s", p.Former(), kept.Denial.Reason, kept.Denial.Message)
 	}
-	p.encrypts = made.Volume.Encrypt != nil && objects.EncryptedOf(p.pv) == ""
+	p.byNodes = made.Volume.Encrypt != nil
 	backend, _ := m.Swapper.Policy.Backend(p.Backend)
 	switch {
 	case p.class.Provisioner != m.Swapper.ProvisionerName && p.class.Provisioner != policy.CSIDriver:
@@ -209,7 +209,7 @@ func (m *Mover) decide(ctx context.Context, p *Plan) error {
 		refuse("a new claim of StorageClass %s is not in mode csi on backend %s", p.StorageClass, p.Backend)
 	case !objects.IsBlockVolume(p.pv) && made.Volume.FSType != p.pv.Spec.CSI.FSType:
 		refuse("a new claim of StorageClass %s has filesystem %s, and this one %s", p.StorageClass, made.Volume.FSType, p.pv.Spec.CSI.FSType)
-	case made.Volume.Encrypt != nil && slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
+	case p.byNodes && slices.ContainsFunc(p.pv.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
 		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
 	}):
 		refuse("several nodes may have the volume of claim %s at once, and none of them makes the LUKS header of a new one; name a StorageClass whose rule has no encrypt", p.Claim)
@@ -240,10 +240,18 @@ func (p *Plan) Describe() string {
 	}
 	text := fmt.Sprintf("claim %s/%s gets a copy of volume %s on backend %s, and claim %s, of StorageClass %s, keeps that volume",
 		p.Namespace, p.Claim, p.At, p.Backend, p.Former(), p.StorageClass)
-	if p.encrypts {
-		text += "; nodes encrypt the copy, so it has no backups, and only claims whose rule has encrypt can be made from it"
+	if warning := p.Warning(); warning != "" {
+		text += "; " + warning
 	}
 	return text
+}
+
+// Warning says what is to be heeded; empty if nothing.
+func (p *Plan) Warning() string {
+	if p.byNodes && objects.EncryptedOf(p.pv) == "" {
+		return "nodes encrypt the copy, so it has no backups, and only claims whose rule has encrypt can be made from it"
+	}
+	return ""
 }
 
 // second is the claim that gets the copy.
@@ -315,7 +323,7 @@ func (p *Plan) takes(second *corev1.PersistentVolumeClaim) error {
 	case second.DeletionTimestamp != nil:
 		return busy("claim %s/%s of an earlier move is being deleted; wait until it is gone", p.Namespace, second.Name)
 	case class != p.StorageClass:
-		return refused("claim %s/%s, which an earlier run has made, is of StorageClass %s instead of %s; delete it if its data is not needed, or give --storage-class %s", p.Namespace, second.Name, class, p.StorageClass, class)
+		return refused("claim %s/%s, which an earlier run has made, is of StorageClass %s instead of %s; delete it if its data is not needed, or run the command as before", p.Namespace, second.Name, class, p.StorageClass)
 	}
 	return nil
 }

@@ -191,3 +191,17 @@ func TestEncryptedVolumesStayEncrypted(t *testing.T) {
 		})
 	}
 }
+
+// TestACopyThatShouldBeEncryptedIs: the command knows the policy of a file, and the program may
+// have an older one, now or when an earlier run made the second claim.
+func TestACopyThatShouldBeEncryptedIs(t *testing.T) {
+	w := newWorld(t)
+	w.lags = true
+	w.claim("data", "gold")
+	m := w.mover()
+	plan, err := m.Plan(t.Context(), Request{Namespace: "team-a", Claim: "data", Backend: "silver", StorageClass: "silver-luks"})
+	must(t, err)
+	if _, err = m.Apply(t.Context(), plan, silent); err == nil || !strings.Contains(err.Error(), "nodes do not encrypt the volume of claim team-a/data-former") || len(w.copied) > 0 || w.volumeOf("data") != "gold/volume-1" {
+		t.Errorf("error %v; copied %v", err, w.copied)
+	}
+}

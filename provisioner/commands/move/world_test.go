@@ -70,9 +70,10 @@ type world struct {
 	copied []string
 	// attached are the nodes of PersistentVolumes.
 	attached map[string]string
-	// block means that claims are for raw block volumes.
-	block bool
-	lists atomic.Int64
+	// block means that claims are for raw block volumes, and lags that the program has no
+	// policy that encrypts yet.
+	block, lags bool
+	lists       atomic.Int64
 }
 
 var (
@@ -202,6 +203,7 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) {
 	stamp := stamps.Volume{Cluster: "cluster-1", ClaimUID: uid, PV: pv.Name, Tenant: "a"}
 	w.volumes[id] = &cinder.Volume{ID: id, SizeGiB: capacity.Value() >> 30, Status: cinder.StatusAvailable, Metadata: stamp.Metadata(map[string]string{stamps.KeyMode: stamps.ModeCSI, stamps.KeyAttached: "true"})}
 	switch {
+	case w.lags:
 	case strings.HasSuffix(*claim.Spec.StorageClassName, "-luks"):
 		pv.Spec.CSI.VolumeAttributes["encrypted"] = uid
 		w.volumes[id].Metadata[stamps.KeyEncryption] = "1 keys/a"

@@ -277,6 +277,11 @@ func (c *Controller) schedulesOf(p *policy.Policy, claim *corev1.PersistentVolum
 	if err != nil || !objects.IsOurs(pv) || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID {
 		return "", nil
 	}
+	// What volume move makes, and what it leaves to a second claim, is a copy itself. A tenant can
+	// write the label, but not on PersistentVolumes.
+	if claim.Labels[objects.LabelCopy] != "" && (pv.Annotations[objects.AnnotationCopyOf] != "" || objects.IsSwapped(pv)) {
+		return "", nil
+	}
 	namespace, err := c.Namespaces.Get(claim.Namespace)
 	if err != nil || namespace.DeletionTimestamp != nil {
 		return "", nil

@@ -277,6 +277,14 @@ func TestClaimsWithoutASchedule(t *testing.T) {
 		"another provisioner's": func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 			pv.Annotations[objects.AnnotationProvisionedBy] = "other"
 		},
+		"the copy of a move": func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			claim.Labels = map[string]string{objects.LabelCopy: objects.CopyPartial}
+			pv.Annotations[objects.AnnotationCopyOf] = "other"
+		},
+		"the former volume of a move": func(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+			claim.Labels = map[string]string{objects.LabelCopy: objects.CopyFormer}
+			pv.Annotations[objects.AnnotationSwapped] = `{"handle": "gold/volume-data"}`
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, c *cluster) {
@@ -296,6 +304,19 @@ func TestVolumesInModeCSI(t *testing.T) {
 		c.bind("data", func(_ *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 			pv.Annotations[objects.AnnotationProvisionedBy] = wire.DriverName
 			pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: wire.DriverName, VolumeHandle: "gold/volume-data"}
+		})
+		c.lead(61 * time.Minute)
+		if n := len(c.snapshots()); n != 1 {
+			t.Errorf("%d snapshots", n)
+		}
+	})
+}
+
+// TestALabelOfATenantEndsNoSchedule: only an operator's move does.
+func TestALabelOfATenantEndsNoSchedule(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cluster) {
+		c.bind("data", func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+			claim.Labels = map[string]string{objects.LabelCopy: objects.CopyFormer}
 		})
 		c.lead(61 * time.Minute)
 		if n := len(c.snapshots()); n != 1 {
