@@ -117,10 +117,13 @@ func (n *copyingNode) boundTo(ctx context.Context, claim string) (v csiVolume, e
 
 // withCopyingNode returns a world in mode csi whose backends lab and gold may have each other's
 // volumes, with a leader, its sidecar and a node that runs copying pods.
-func withCopyingNode(t *testing.T, name string) (*world, *copyingNode) {
+func withCopyingNode(t *testing.T, name string, change ...func(*world)) (*world, *copyingNode) {
 	t.Helper()
 	w := newWorld(t, name, cindersim.Options{})
 	w.withCSI("{}")
+	for _, c := range change {
+		c(w)
+	}
 	w.policy = w.change("    workflow: reserve\n", "    mode: csi\n")
 	w.policy = w.change(strings.ReplaceAll(`      - storageClasses: ["NAME-lab"]
         backends: [lab]
