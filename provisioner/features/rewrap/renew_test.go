@@ -108,6 +108,16 @@ func (w *world) handle(id string) string {
 	return "gold/" + id
 }
 
+// change changes the PersistentVolume that was made with a volume.
+func (w *world) change(id string, change func(*corev1.PersistentVolume)) {
+	pvs := w.client.CoreV1().PersistentVolumes()
+	pv, err := pvs.Get(context.Background(), "pv-"+id[:1], metav1.GetOptions{})
+	w.must(err)
+	change(pv)
+	_, err = pvs.Update(context.Background(), pv, metav1.UpdateOptions{})
+	w.must(err)
+}
+
 func (w *world) content(id string) *csinode.Volume {
 	return w.node.Targets["iqn.2026-01.org.example:"+id].LUNs[1]
 }
@@ -760,11 +770,9 @@ func TestNoKeyIsRemovedFromTheVolumeOfASwap(t *testing.T) {
 		w.detach(firstVolume)
 		maps.Copy(w.volumes[firstVolume].Metadata, map[string]string{stamps.KeyEncryptionFormer: "", stamps.KeyEncryptionSince: "", stamps.KeyPV: "pv-0"})
 		w.volumes[secondVolume].Metadata[stamps.KeyPV] = "pv-8"
-		pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-8", metav1.GetOptions{})
-		w.must(err)
-		pv.Annotations = map[string]string{objects.AnnotationBackend: "gold", objects.AnnotationVolume: secondVolume, objects.AnnotationSwapped: `{"handle": "gold/` + firstVolume + `", "encrypted": "uid"}`}
-		_, err = w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{})
-		w.must(err)
+		w.change(firstVolume, func(pv *corev1.PersistentVolume) {
+			pv.Annotations = map[string]string{objects.AnnotationBackend: "gold", objects.AnnotationVolume: secondVolume, objects.AnnotationSwapped: `{"handle": "gold/` + firstVolume + `", "encrypted": "uid"}`}
+		})
 		// The restored volume is attached as that of pv-8, whose Secret gets its key, and staged.
 		w.attach(secondVolume)
 		entry := w.secret(secondVolume, nil)
@@ -797,7 +805,6 @@ func TestNoKeyIsRemovedFromTheVolumeOfASwap(t *testing.T) {
 // one, and then the copy is worth nothing.
 func TestAVolumeThatIsMovedKeepsItsKey(t *testing.T) {
 	w := newWorld(func(a ...any) { t.Helper(); t.Fatal(a...) })
-	pvs := w.client.CoreV1().PersistentVolumes()
 	for id, change := range map[string]func(*corev1.PersistentVolume){
 		firstVolume: func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "moved" },
 		secondVolume: func(pv *corev1.PersistentVolume) {
@@ -805,11 +812,7 @@ func TestAVolumeThatIsMovedKeepsItsKey(t *testing.T) {
 		},
 	} {
 		w.add(id, map[string]string{stamps.KeyEncryption: made(t, "a", first)}, &csinode.Volume{Bytes: 1 << 30})
-		pv, err := pvs.Get(t.Context(), "pv-"+id[:1], metav1.GetOptions{})
-		w.must(err)
-		change(pv)
-		_, err = pvs.Update(t.Context(), pv, metav1.UpdateOptions{})
-		w.must(err)
+		w.change(id, change)
 	}
 	if done, err := w.renew(true); err != nil || done != (Progress{Waiting: 2}) || !strings.Contains(strings.Join(w.said, "\n"), "volume move copies it") {
 		t.Errorf("%+v, %v; said %q", done, err, w.said)
