@@ -89,7 +89,7 @@ func (c *Course) Look(s Sample) {
 	}
 	c.noteHolders(s.PVs)
 	for _, pv := range s.PVs {
-		c.noteRecorded(pv)
+		c.noteRecorded(pv, s.Fates[pv.Name])
 		if _, given := s.Foreign[pv.VolumeID]; given {
 			continue // which must not change at all
 		}
@@ -152,10 +152,11 @@ func (c *Course) isVoid(pv PV, s Sample) bool {
 }
 
 // noteRecorded finds claims for which two volumes were recorded, one after the
-// other.
-func (c *Course) noteRecorded(pv PV) {
+// other. If somebody deletes the first record and the backend leads elsewhere from
+// then on, the claim needs another volume.
+func (c *Course) noteRecorded(pv PV, fate Fate) {
 	known := c.recorded[pv.ClaimUID]
-	if slices.Contains(known, pv.VolumeID) {
+	if slices.Contains(known, pv.VolumeID) || fate.leftElsewhere(pv) {
 		return
 	}
 	if c.recorded[pv.ClaimUID] = append(known, pv.VolumeID); len(known) > 0 {

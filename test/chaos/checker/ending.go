@@ -41,7 +41,9 @@ func Ending(s State) []Finding {
 }
 
 // EndingAt returns the part of Ending that concerns volumes at some places, and
-// claims. An unrecorded volume is where its project is.
+// claims. A volume is where its project is, but for another address of the same Cinder,
+// which only the PersistentVolume records. A recorded project is not asked: in a project
+// without Keystone, the program finds, and records there, the volumes of all projects.
 //
 // A claim that was denied for a quota is not judged. Volumes whose deletion
 // began before their backend led elsewhere count until it leads there again,
@@ -54,7 +56,9 @@ func EndingAt(s State, there func(place string) bool) []Finding {
 		places[v.ID] = v.Project
 	}
 	for _, pv := range s.PVs {
-		places[pv.VolumeID] = pv.Place
+		if places[pv.VolumeID] == "" || strings.Contains(pv.Place, "://") {
+			places[pv.VolumeID] = pv.Place
+		}
 	}
 	s.Claims = slices.DeleteFunc(slices.Clone(s.Claims), func(c Claim) bool { return !c.Bound && !c.Asked && c.ToldQuota })
 	return slices.DeleteFunc(Ending(s), func(f Finding) bool {
@@ -84,10 +88,10 @@ func (e ending) checkVolumes() []Finding {
 		pv, recorded := e.pvs[pvNameFor(uid)]
 		switch {
 		case recorded && pv.VolumeID == v.ID:
+		case e.mustStay(pvNameFor(uid), v.ID) && (!recorded || e.Fates[pv.Name].leftElsewhere(pv)):
+			continue
 		case recorded:
 			findings = append(findings, Finding{Duplicate, describe(v), fmt.Sprintf("PersistentVolume %s names volume %s", pv.Name, pv.VolumeID), v.ID, uid})
-		case e.mustStay(pvNameFor(uid), v.ID):
-			continue
 		case seen[uid]:
 			findings = append(findings, Finding{Duplicate, describe(v), "another volume of this claim, and no PersistentVolume", v.ID, uid})
 		default:

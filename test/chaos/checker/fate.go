@@ -40,6 +40,12 @@ func (f Fate) SeenWith(pv PV) Fate {
 	return f
 }
 
+// leftElsewhere reports whether the volume of a PersistentVolume that was deleted by hand
+// is at another place than that of the present one.
+func (f Fate) leftElsewhere(present PV) bool {
+	return f.Removed && f.PV.VolumeID != present.VolumeID && f.PV.Place != present.Place
+}
+
 // reason says why the volume must stay.
 func (f Fate) reason() string {
 	if f.Removed {

@@ -201,6 +201,8 @@ func TestASecondObjectDecidesWhatBecomesOfTheVolume(t *testing.T) {
 			{Duplicate, "PersistentVolume pvc-u1", "names volume v9 and named v1 before", "v9", "u1"},
 			{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; its PersistentVolume was deleted by hand", "v1", "u1"},
 		}},
+		{"it records another volume, elsewhere", func(pv *PV) { pv.VolumeID, pv.Place = "v9", "elsewhere" },
+			[]Finding{{WronglyDeleted, "PersistentVolume pvc-u1", "volume v1 is gone; its PersistentVolume was deleted by hand", "v1", "u1"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			first := sound().PVs[0]
@@ -257,6 +259,11 @@ func TestEndingKnowsWhatTheCampaignDidByHand(t *testing.T) {
 			s.Volumes[0], s.Secrets = stamped("v9", "u1"), nil
 		}, keptByHand(func(f *Fate) { f.Removed = true }), never,
 			[]Finding{{Leaked, "volume v9 (pvc-u1, in-use)", "no PersistentVolume names it; its claim is gone", "v9", "u1"}}},
+		{"the second records another volume", func(s *State) { s.Volumes = append(s.Volumes, stamped("v9", "u1")) },
+			keptByHand(func(f *Fate) { f.Removed, f.PV.VolumeID = true, "v9" }), never,
+			[]Finding{{Duplicate, "volume v9 (pvc-u1, in-use)", "PersistentVolume pvc-u1 names volume v1", "v9", "u1"}}},
+		{"the second records another volume, elsewhere", func(s *State) { s.Volumes = append(s.Volumes, stamped("v9", "u1")) },
+			keptByHand(func(f *Fate) { f.Removed, f.PV.VolumeID, f.PV.Place = true, "v9", "elsewhere" }), never, nil},
 		{"kept too late", func(s *State) { s.PVs[0].Retain, s.Claims, s.Volumes = true, s.Claims[1:], s.Volumes[1:] }, keptByHand(func(*Fate) {}), always, nil},
 		{"kept in time", func(s *State) { s.PVs[0].Retain, s.Claims, s.Volumes = true, s.Claims[1:], s.Volumes[1:] }, keptByHand(func(*Fate) {}), never,
 			[]Finding{{Lost, "PersistentVolume pvc-u1", "volume v1 does not exist", "v1", "u1"}}},
@@ -278,11 +285,13 @@ func TestEndingAtKeepsToItsPlaces(t *testing.T) {
 	s := sound()
 	s.PVs = slices.Clone(s.PVs)
 	s.Claims = []Claim{{UID: "u5", Namespace: "a", Name: "data-5"}, {UID: "u7", Namespace: "a", Name: "data-7", ToldQuota: true}}
-	s.PVs[0].Place = "other" // its claim is gone
+	s.Volumes = slices.Clone(s.Volumes)
+	s.Volumes[0].Project = "other" // its claim is gone
 	s.PVs = append(s.PVs, PV{Name: "pvc-u6", ClaimUID: "u6", VolumeID: "v6", Place: "home"})
-	away := stamped("v9", "u9")
-	away.Project = "other"
-	s.Volumes = append(s.Volumes, stamped("v8", "u8"), away)
+	away, found := stamped("v9", "u9"), stamped("v10", "u10")
+	away.Project, found.Project = "other", "home"
+	s.PVs = append(s.PVs, PV{Name: "pvc-u10", ClaimUID: "u10", VolumeID: "v10", Place: "other"})
+	s.Volumes = append(s.Volumes, stamped("v8", "u8"), away, found)
 	s.Foreign = maps.Clone(s.Foreign)
 	s.Foreign["f9"] = cindersim.Volume{ID: "f9"}
 	s.Secrets = append(s.Secrets, Secret{"pvc-u9-credentials", "pvc-u9"})

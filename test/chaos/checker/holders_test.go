@@ -92,8 +92,8 @@ func TestEndingFindsWhatIsPlantedAmongMovedVolumes(t *testing.T) {
 // backends lead home.
 func TestElsewhereOnlyVolumesThereCount(t *testing.T) {
 	s := withMoved()
-	s.Counted["d"].Volumes, s.PVs[len(s.PVs)-2].Tenant, s.PVs[len(s.PVs)-2].Place = 5, "d", "elsewhere"
-	if got := EndingAt(s, func(place string) bool { return place == "elsewhere" }); len(got) != 1 || got[0].VolumeID != "v7" {
+	s.Counted["d"].Volumes, s.PVs[len(s.PVs)-2].Tenant, s.PVs[len(s.PVs)-2].Place = 5, "d", "http://elsewhere"
+	if got := EndingAt(s, func(place string) bool { return place == "http://elsewhere" }); len(got) != 1 || got[0].VolumeID != "v7" {
 		t.Errorf("found elsewhere: %+v", got)
 	}
 	if got := EndingAt(s, func(string) bool { return false }); len(got) != 0 {
