@@ -197,3 +197,10 @@ func (m memoryClient) ReplaceMetadata(ctx context.Context, id string, metadata m
 		return nil
 	})
 }
+
+func (m memoryClient) RemoveDescription(ctx context.Context, id string) error {
+	return m.action(ctx, "volume.update", id, func(v *memoryVolume) error {
+		v.Description = ""
+		return nil
+	})
+}

@@ -35,8 +35,6 @@ func (s Swaps) Begin(ctx context.Context, id, with string) error {
 		return err
 	}
 	switch other := v.Metadata[stamps.KeySwap]; {
-	case v.Metadata[cinder.MetadataSourceBackup] != "":
-		return at.failure(cinder.KindConflict, "volume %s was restored from a backup, and its description is a part of its stamp", id)
 	case other != "" && other != with:
 		return at.failure(cinder.KindConflict, "volume %s is being swapped with that of PersistentVolume %s", id, other)
 	case other == with:
@@ -45,6 +43,9 @@ func (s Swaps) Begin(ctx context.Context, id, with string) error {
 		}
 	default:
 		if err := s.mustBeFree(v); err != nil {
+			return err
+		}
+		if err := s.settle(ctx, v); err != nil {
 			return err
 		}
 		if v, err = at.writeMetadata(ctx, id, map[string]string{stamps.KeySwap: with}); err != nil {
@@ -68,6 +69,20 @@ func (s Swaps) Begin(ctx context.Context, id, with string) error {
 		err = errors.Join(at.failure(cinder.KindConflict, "volume %s was attached, or its swap taken back, while it was reserved", id), s.unreserve(ctx, id))
 	}
 	return err
+}
+
+// settle removes the description by which a volume that was restored from a backup is its
+// first claim's; see stamps.Settled. Cinder may have kept the stamp of the volume, so that
+// nothing has removed it yet.
+func (s Swaps) settle(ctx context.Context, v cinder.Volume) error {
+	if v.Metadata[cinder.MetadataSourceBackup] == "" {
+		return nil
+	}
+	return change(ctx, s.current().session, nil, func(ctx context.Context, client interface {
+		RemoveDescription(ctx context.Context, id string) error
+	}) error {
+		return client.RemoveDescription(ctx, v.ID)
+	})
 }
 
 // isReserved reports whether a volume that has the mark is reserved by a swap. While a node

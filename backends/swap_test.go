@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,17 +124,31 @@ func TestAReservationThatArrivesLateIsFound(t *testing.T) {
 	}
 }
 
-// TestAVolumeRestoredFromABackupIsNotSwapped: its description says for good for which claim it
-// was made (stamps.Settled).
-func TestAVolumeRestoredFromABackupIsNotSwapped(t *testing.T) {
+// TestASwappedVolumeIsNotThatOfItsBackupsClaim: Cinder keeps the stamp of a volume that it
+// restores from a backup without volume metadata, so nothing has removed the description that
+// says for which claim it was made. With it, a volume in error would be that claim's again.
+func TestASwappedVolumeIsNotThatOfItsBackupsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		v := forNodes()
 		v.Description = claimStamp(1).RestoredFrom("backup-1")
 		v.Metadata[cinder.MetadataSourceBackup] = "backup-1"
 		id := memory.add(v)
-		if err := (Swaps{memory.term(t)}).Begin(t.Context(), id, "pvc-uid-2"); err == nil || len(memory.changes()) > 0 {
-			t.Errorf("error %v, requests %q", err, memory.changes())
+		swaps := Swaps{memory.term(t)}
+		success(t, swaps.Begin(t.Context(), id, "pvc-uid-2"))
+		success(t, swaps.Restamp(t.Context(), id, claimStamp(2), "pv-2"))
+		for _, status := range []cinder.Status{cinder.StatusAttaching, cinder.StatusError} {
+			memory.volumes[id].Status = status
+			seen, found, err := memory.term(t).Find(t.Context(), id)
+			success(t, err)
+			if !found || !stamps.EverAttached(seen) || !stamps.IsBeingSwapped(seen) || stamps.Of(seen).PV != "pvc-uid-2" {
+				t.Errorf("the volume is seen as %v", seen.Metadata)
+			}
+			permit := func(context.Context, cinder.Volume) error { return nil }
+			err = memory.term(t).RemoveUnrecorded(t.Context(), id, claimStamp(1), testConnector, permit)
+			if memory.volumes[id] == nil {
+				t.Fatalf("the volume with the data is deleted; error %v", err)
+			}
 		}
 		time.Sleep(time.Minute) // until nothing is watched anymore
 	})

@@ -85,6 +85,11 @@ func (c volumeClient) ReplaceMetadata(ctx context.Context, id string, metadata m
 	return c.about(ctx, id, request{operation: OperationUpdate, method: http.MethodPut, path: []string{"volumes", id}, body: map[string]any{"volume": map[string]any{"metadata": metadata, "description": ""}}, codes: []int{http.StatusOK}})
 }
 
+// RemoveDescription removes a volume's description.
+func (c volumeClient) RemoveDescription(ctx context.Context, id string) error {
+	return c.about(ctx, id, request{operation: OperationUpdate, method: http.MethodPut, path: []string{"volumes", id}, body: map[string]any{"volume": map[string]any{"description": ""}}, codes: []int{http.StatusOK}})
+}
+
 // UpdateMetadata writes metadata on a volume; other keys stay.
 func (c volumeClient) UpdateMetadata(ctx context.Context, id string, metadata map[string]string) error {
 	return c.updateMetadata(ctx, OperationMetadata, id, metadata)

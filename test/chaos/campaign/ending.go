@@ -232,8 +232,8 @@ func (w *world) state(ctx context.Context) (checker.State, error) {
 				message, c.Explained = "it waits for its populator", true
 			case sourceDenial != nil:
 				reason, message = sourceDenial.Reason, sourceDenial.Message
-			case source != nil && message == "" && !w.isCopyable(s, *source.Content.Volume):
-				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone, another's or elsewhere"
+			case source != nil && message == "" && !w.isCopyable(s, *source.Content.Volume, claim):
+				reason, message = "ProvisioningFailed", "the volume of its source is broken, gone, another's, larger or elsewhere"
 			}
 			if c.Denial = message; message != "" && !c.Explained {
 				c.Explained = told[claim.UID][string(reason)]
@@ -281,13 +281,14 @@ func (s sources) PersistentVolume(name string) (*corev1.PersistentVolume, error)
 	return s.client.CoreV1().PersistentVolumes().Get(s.ctx, name, metav1.GetOptions{})
 }
 
-// isCopyable reports whether Cinder can copy the volume of a source: faults may
-// have broken it, an administrator may have given it away, and its backend may
-// lead elsewhere.
-func (w *world) isCopyable(s checker.State, source backends.Target) bool {
+// isCopyable reports whether Cinder can copy the volume of a source to that of a claim:
+// faults may have broken it, an administrator may have given it away, its backend may lead
+// elsewhere, and its growth may have ended at Cinder when its own claim was deleted.
+func (w *world) isCopyable(s checker.State, source backends.Target, to *corev1.PersistentVolumeClaim) bool {
+	size := to.Spec.Resources.Requests[corev1.ResourceStorage]
 	return slices.ContainsFunc(s.Volumes, func(v cindersim.Volume) bool {
 		return v.ID == source.VolumeID && (v.Status == "available" || v.Status == "in-use") &&
-			v.Metadata[checker.StampClaimUID] == source.Stamp.ClaimUID && w.isReachable(v.Project)
+			v.Metadata[checker.StampClaimUID] == source.Stamp.ClaimUID && w.isReachable(v.Project) && (int64(v.SizeGiB)-1)<<30 < size.Value()
 	})
 }
 
