@@ -30,7 +30,7 @@ type volumeWatcher interface {
 // the start.
 func (t *term) follow() (seen []cache.InformerSynced, err error) {
 	from := t.informers
-	volumeWatchers, claimWatchers := []volumeWatcher{t.provisioner}, []claimWatcher{t.provisioner}
+	volumeWatchers, claimWatchers := []volumeWatcher{t.provisioner, t.moves}, []claimWatcher{t.provisioner}
 	for _, f := range t.features {
 		if watcher, ok := f.(volumeWatcher); ok {
 			volumeWatchers = append(volumeWatchers, watcher)

@@ -13,6 +13,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/freeze"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/moves"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/tenantstatus"
@@ -219,6 +220,17 @@ func (e *elector) newSchedules(t *term, snapshots *snapshot.Caches) *schedules.C
 		Monitor:           e.monitor,
 		MaxWorkTime:       e.maxWorkTime,
 		Logger:            e.logger,
+	})
+}
+
+// newMoves makes a term's view of moves between backends.
+func (e *elector) newMoves() *moves.Reporter {
+	return moves.New(moves.Options{
+		Name:              e.options.ProvisionerName,
+		Cluster:           e.cluster,
+		Claims:            e.factory.Core().V1().PersistentVolumeClaims().Lister(),
+		PersistentVolumes: e.factory.Core().V1().PersistentVolumes().Lister(),
+		Recorder:          e.recorder,
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/moves"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/worker/parking"
@@ -102,6 +103,7 @@ type termCollector struct {
 	quota, claims, oldest, deletions *prometheus.Desc
 	snapshots                        *prometheus.Desc
 	volumes, released, turns         *prometheus.Desc
+	moves, moveBytes, oldestMove     *prometheus.Desc
 	tokenExpiry, certificateExpiry   *prometheus.Desc
 }
 
@@ -132,6 +134,15 @@ func newTermCollector(of *replica) *termCollector {
 		released: describe("oldest_released_persistentvolume_timestamp_seconds",
 			"Unix time at which the claim of the oldest released PersistentVolume was deleted, by backend, protocol and reclaim policy",
 			"backend", "protocol", "reclaim_policy"),
+		moves: describe("move_volumes",
+			"Volumes of the claims that moves between backends made, by backend and copy: partial, or former, which a claim had before and somebody deletes when the copy is trusted",
+			"backend", "copy"),
+		moveBytes: describe("move_volumes_bytes",
+			"Size of the volumes of the claims that moves between backends made, by backend and copy",
+			"backend", "copy"),
+		oldestMove: describe("oldest_move_volume_timestamp_seconds",
+			"Unix time at which the oldest move began whose volume is still there, by backend and copy",
+			"backend", "copy"),
 		turns: describe("turns",
 			"Claims, deletions and follow-ups that a worker is handling (state held) or that wait for a worker (state waiting)",
 			"work", "state"),
@@ -146,7 +157,7 @@ func newTermCollector(of *replica) *termCollector {
 
 // Describe implements prometheus.Collector.
 func (c *termCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{c.quota, c.claims, c.oldest, c.deletions, c.snapshots, c.volumes, c.released, c.turns, c.tokenExpiry, c.certificateExpiry} {
+	for _, description := range []*prometheus.Desc{c.quota, c.claims, c.oldest, c.deletions, c.snapshots, c.volumes, c.released, c.moves, c.moveBytes, c.oldestMove, c.turns, c.tokenExpiry, c.certificateExpiry} {
 		to <- description
 	}
 }
@@ -188,6 +199,7 @@ func (c *termCollector) Collect(to chan<- prometheus.Metric) {
 		gauge(c.turns, float64(turns.Waiting), turns.Work, "waiting")
 	}
 	c.collectVolumes(term.provisioner, gauge)
+	c.collectMoves(term.moves, gauge)
 	c.collectExpiries(gauge)
 }
 
@@ -203,6 +215,18 @@ func (c *termCollector) collectVolumes(p *provisioner.Provisioner, gauge exportG
 		if group.Phase == corev1.VolumeReleased && !count.Since.IsZero() {
 			gauge(c.released, unixSeconds(count.Since), group.Backend, group.Protocol, string(group.ReclaimPolicy))
 		}
+	}
+}
+
+func (c *termCollector) collectMoves(reporter *moves.Reporter, gauge exportGauge) {
+	counts, err := reporter.Counts()
+	if err != nil {
+		return // The cache never returns an error.
+	}
+	for group, count := range counts {
+		gauge(c.moves, float64(count.Volumes), group.Backend, group.Copy)
+		gauge(c.moveBytes, float64(count.GiB<<30), group.Backend, group.Copy)
+		gauge(c.oldestMove, unixSeconds(count.Oldest), group.Backend, group.Copy)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app/statuspage"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/moves"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/statusreport"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/term/ledger"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
@@ -69,6 +70,9 @@ func (s *server) report(about statuspage.Request) statusreport.Report {
 		r.Expansions, r.Snapshots = leads.term.reportExpansions(selected), leads.term.reportSnapshots(selected)
 		r.Attachments = leads.term.reportAttachments(selected)
 		r.Audit = leads.term.auditor.result(selected)
+		if r.Selection == nil {
+			r.Moves = reportMoves(leads.term.moves)
+		}
 		r.Pods = leads.term.pods.result(r.Selection != nil)
 		census = hub.Census()
 		used = func(scope policy.QuotaScope) *policy.Usage {
@@ -284,6 +288,23 @@ func reportKept(selection *statusreport.Selection, census ledger.Census) []statu
 	}
 	slices.SortFunc(all, func(x, y statusreport.Kept) int {
 		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Backend, y.Backend))
+	})
+	return all
+}
+
+func reportMoves(reporter *moves.Reporter) []statusreport.Move {
+	counts, err := reporter.Counts()
+	if err != nil {
+		return nil // The cache never returns an error.
+	}
+	var all []statusreport.Move
+	for group, count := range counts {
+		all = append(all, statusreport.Move{
+			Copy: group.Copy, Share: statusreport.Share{Backend: group.Backend, Volumes: int64(count.Volumes), Gigabytes: count.GiB}, Oldest: inSeconds(count.Oldest),
+		})
+	}
+	slices.SortFunc(all, func(x, y statusreport.Move) int {
+		return cmp.Or(cmp.Compare(x.Copy, y.Copy), cmp.Compare(x.Backend, y.Backend))
 	})
 	return all
 }

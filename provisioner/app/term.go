@@ -19,6 +19,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/attach"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/expand"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/imports/claims"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/features/moves"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/schedules"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/features/snapshot"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
@@ -42,6 +43,7 @@ type term struct {
 	importer    *claims.Controller
 	snapshots   *snapshot.Controller
 	schedules   *schedules.Controller
+	moves       *moves.Reporter
 	auditor     *auditor
 	pods        *pods
 	// sidecars is nil without the CSI driver.
@@ -238,6 +240,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 	})
 	t.snapshots = e.newSnapshots(t, snapshots, nodes)
 	t.schedules = e.newSchedules(t, snapshots)
+	t.moves = e.newMoves()
 	t.backends.moved = t.provisioner.Recount
 	t.expander = e.newExpander(t)
 	t.importer = e.newImporter(t, nodes)

@@ -52,6 +52,9 @@ type Report struct {
 	// Attachments is nil without mode csi.
 	Attachments *Attachments `json:"attachments,omitempty"`
 	KeptVolumes []Kept       `json:"keptVolumes,omitempty"`
+	// Moves are the volumes of the claims that moves between backends made. They are absent
+	// from a report about a selection.
+	Moves []Move `json:"moves,omitempty"`
 	// Audit is nil before the term's first one.
 	Audit *Audit `json:"audit,omitempty"`
 }
@@ -346,6 +349,15 @@ type Pending struct {
 	// PersistentVolume was created.
 	Since   time.Time `json:"since,omitzero"`
 	Created time.Time `json:"created,omitzero"`
+}
+
+// Move covers the volumes on a backend that are partial copies, or former volumes, which
+// somebody deletes when the copies are trusted.
+type Move struct {
+	Copy string `json:"copy"`
+	Share
+	// Oldest is when the first of these moves began.
+	Oldest time.Time `json:"oldest"`
 }
 
 // Kept covers a tenant's volumes on a backend that count although their

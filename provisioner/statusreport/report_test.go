@@ -108,6 +108,7 @@ func example() Report {
 			{Name: "standalone-cinder-6c9f7-old00", Node: "node-3", Image: "ghcr.io/standalone-cinder/standalone-cinder:v0.1.0", Ending: true, Created: at(9000)},
 		},
 		KeptVolumes: []Kept{{Tenant: "team-a", Share: Share{Backend: "gold", Volumes: 2, Gigabytes: 40}}},
+		Moves:       []Move{{Copy: "former", Share: Share{Backend: "gold", Volumes: 3, Gigabytes: 60}, Oldest: exampleTime.Add(-50 * time.Hour)}},
 	}
 }
 
@@ -117,7 +118,7 @@ func exampleOfFollower() Report {
 	r.Replica = Replica{Identity: "standalone-cinder-6c9f7-9h8wd_77aa", Namespace: r.Replica.Namespace, ProvisionerName: r.Replica.ProvisionerName, Ready: true}
 	r.LeaderOnly = "this replica does not lead: ask " + r.Leader.Identity + " for usage, health of backends, claims and deletions"
 	r.Policy.Source, r.Policy.Refused, r.Credentials = FromFile, nil, []CredentialTrouble{}
-	r.Claims, r.Deletions, r.KeptVolumes, r.TenantsNotShown = nil, nil, nil, 0
+	r.Claims, r.Deletions, r.KeptVolumes, r.Moves, r.TenantsNotShown = nil, nil, nil, nil, 0
 	r.Expansions, r.Snapshots, r.Attachments, r.Audit, r.Pods = nil, nil, nil, nil, nil
 	unused := func(quotas []Quota) {
 		for i := range quotas {

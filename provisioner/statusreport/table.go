@@ -31,6 +31,12 @@ func (r *Report) WriteTable(w io.Writer) error {
 			t.row(kept.Tenant, kept.Backend, fmt.Sprint(kept.Volumes), fmt.Sprint(kept.Gigabytes))
 		}
 	}
+	if len(r.Moves) > 0 {
+		t.title("MOVES (delete former volumes when their copies are trusted)", "BACKEND", "VOLUMES", "GIB", "OLDEST")
+		for _, move := range r.Moves {
+			t.row(move.Copy, move.Backend, fmt.Sprint(move.Volumes), fmt.Sprint(move.Gigabytes), r.Age(move.Oldest))
+		}
+	}
 	if r.Claims != nil {
 		t.inFlight(r.Claims.InFlight)
 	}

@@ -25,6 +25,7 @@ import (
 type copyingNode struct {
 	csiCluster
 	namespace string
+	replica   *harness.Replica
 	// attach and detach wait for what they ask for.
 	attach, detach func(ctx context.Context, v csiVolume) error
 
@@ -134,8 +135,8 @@ func withCopyingNode(t *testing.T, name string, change ...func(*world)) (*world,
 `, "NAME", name))
 	w.policy = w.change("clusterID: cluster-"+name+"\n", "clusterID: cluster-"+name+"\naudit: {interval: 500ms, grace: 1m, delete: true}\n")
 	w.must(suite.AllowCSINodes(w.ctx, w.provisioner))
-	w.startWithSidecar()
-	node := &copyingNode{csiCluster: csiCluster{name: w.name, cluster: "cluster-" + name, sim: w.sim}, namespace: name + "-b"}
+	replica := w.startWithSidecar().Replica
+	node := &copyingNode{replica: replica, csiCluster: csiCluster{name: w.name, cluster: "cluster-" + name, sim: w.sim}, namespace: name + "-b"}
 	node.attach = func(ctx context.Context, v csiVolume) error {
 		err := node.attachTo(ctx, v, 0)
 		if err == nil {
@@ -167,6 +168,12 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	_, err := suite.WaitBound(w.ctx, "movecopy-b", 2)
 	w.must(err)
 	claims := suite.Client.CoreV1().PersistentVolumeClaims("movecopy-b")
+	current := func(name string) *corev1.PersistentVolumeClaim {
+		t.Helper()
+		claim, err := claims.Get(w.ctx, name, metav1.GetOptions{})
+		w.must(err)
+		return claim
+	}
 	at := func(claim string) string {
 		t.Helper()
 		v, err := node.boundTo(w.ctx, claim)
@@ -233,10 +240,14 @@ func TestMoveToAnotherBackend(t *testing.T) {
 	if got := at("data"); got != copied || at("data-former") != first {
 		t.Errorf("the claims have %s and %s", got, at("data-former"))
 	}
+	has, _ := strings.CutPrefix(copied, "gold/")
+	had, _ := strings.CutPrefix(first, "lab/")
+	w.told(current("data"), "VolumeSwapped", "it now has volume "+has+" on backend gold; before, it had volume "+had+" on backend lab")
+	w.told(current("data-former"), "VolumeSwapped", "it now has volume "+had+" on backend lab; before, it had volume "+has+" on backend gold")
+	w.metric(node.replica, `standalone_cinder_move_volumes{backend="lab",copy="former"} 1`)
+	w.metric(node.replica, `standalone_cinder_move_volumes_bytes{backend="lab",copy="former"} 1.073741824e+09`)
 	move("data", 0, "claim movecopy-b/data has volume "+copied+"; nothing to do", toGold...)
-	former, err := claims.Get(w.ctx, "data-former", metav1.GetOptions{})
-	w.must(err)
-	if former.Labels[annotation("copy")] != "former" {
+	if former := current("data-former"); former.Labels[annotation("copy")] != "former" {
 		t.Errorf("the labels are %v", former.Labels)
 	}
 	// The former volume is not moved by a drain, and not overwritten once it is the claim's again.

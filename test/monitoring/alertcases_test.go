@@ -144,6 +144,9 @@ var alertCases = []alertCase{
 	{alert: "StandaloneCinderKeptVolumes", name: "for a month", every: days, series: `standalone_cinder_oldest_released_persistentvolume_timestamp_seconds{@a,backend="gold",protocol="iscsi",reclaim_policy="Retain"} 0x130`, after: 31 * 24 * time.Hour, want: []string{`{backend="gold"}`}},
 	{alert: "StandaloneCinderKeptVolumes", name: "for a week", every: days, series: `standalone_cinder_oldest_released_persistentvolume_timestamp_seconds{@a,backend="gold",protocol="iscsi",reclaim_policy="Retain"} 0x28`, after: 7 * 24 * time.Hour},
 
+	{alert: "StandaloneCinderFormerVolumes", name: "for a month", every: days, series: `standalone_cinder_oldest_move_volume_timestamp_seconds{@a,backend="old",copy="former"} 0x130`, after: 31 * 24 * time.Hour, want: []string{`{backend="old"}`}},
+	{alert: "StandaloneCinderFormerVolumes", name: "for a week", every: days, series: `standalone_cinder_oldest_move_volume_timestamp_seconds{@a,backend="old",copy="former"} 0x28`, after: 7 * 24 * time.Hour},
+
 	{alert: "StandaloneCinderQuotaNearlyUsed", name: "95%", series: `
 		standalone_cinder_quota{@a,scope="tenant",name="t",resource="gigabytes",type="used"} 95x60
 		standalone_cinder_quota{@a,scope="tenant",name="t",resource="gigabytes",type="hard"} 100x60`, after: 16 * time.Minute, want: []string{`{name="t", resource="gigabytes", scope="tenant"}`}},
