@@ -25,6 +25,10 @@ func (c *copier) run(ctx context.Context, from, to string) error {
 	if !about.IsDir() {
 		return c.runDevice(ctx, source, to)
 	}
+	var filesystem unix.Statfs_t
+	if err := unix.Fstatfs(int(source.Fd()), &filesystem); err == nil {
+		c.total.Store(int64(filesystem.Blocks-filesystem.Bfree) * filesystem.Bsize)
+	}
 	target, err := os.Open(to)
 	if err != nil {
 		return err
@@ -53,6 +57,7 @@ func (c *copier) runDevice(ctx context.Context, source *os.File, to string) erro
 	case room < size:
 		return fmt.Errorf("the source has %d bytes, and the target %d", size, room)
 	}
+	c.total.Store(size)
 	err = c.eachChunk(ctx, source, target, 0, size, &c.copied, func(at int64, want, has []byte) error {
 		if bytes.Equal(want, has) {
 			return nil

@@ -94,6 +94,8 @@ type progress struct{ files, bytes atomic.Int64 }
 type copier struct {
 	limit            *rate.Limiter
 	copied, compared progress
+	// total is about how many bytes there are to copy, and to compare; 0 if unknown.
+	total atomic.Int64
 }
 
 // say writes how far the copy is, until it has ended.
@@ -101,13 +103,24 @@ func (c *copier) say(ctx context.Context, w io.Writer) {
 	if w == nil {
 		return
 	}
-	for {
+	for began := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(sayEvery):
-			fmt.Fprintf(w, "copied %d files with %d MiB, and compared %d files with %d MiB\n",
-				c.copied.files.Load(), c.copied.bytes.Load()>>20, c.compared.files.Load(), c.compared.bytes.Load()>>20)
+			fmt.Fprintln(w, c.far(time.Since(began)))
 		}
 	}
+}
+
+// far says how far the copy is after some time. To compare takes about as long as to copy.
+func (c *copier) far(took time.Duration) string {
+	done, all := c.copied.bytes.Load()+c.compared.bytes.Load(), 2*c.total.Load()
+	text := fmt.Sprintf("copied %d files with %d MiB, and compared %d files with %d MiB",
+		c.copied.files.Load(), c.copied.bytes.Load()>>20, c.compared.files.Load(), c.compared.bytes.Load()>>20)
+	if done <= 0 || done >= all {
+		return text
+	}
+	left := time.Duration(float64(took) * float64(all-done) / float64(done))
+	return fmt.Sprintf("%s: about %d%%, %s left", text, done*100/all, left.Round(10*time.Second))
 }

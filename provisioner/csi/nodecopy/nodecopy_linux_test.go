@@ -333,3 +333,23 @@ func TestAHardLinkToADeepFileIsCopied(t *testing.T) {
 		t.Errorf("%.60s ... %s", err, err.Error()[max(0, len(err.Error())-60):])
 	}
 }
+
+func TestSaysHowFarTheCopyIs(t *testing.T) {
+	for want, test := range map[string]struct{ total, copied, compared int64 }{
+		"copied 3 files with 256 MiB, and compared 1 files with 0 MiB: about 12%, 7m0s left":   {1 << 30, 256 << 20, 0},
+		"copied 3 files with 1024 MiB, and compared 1 files with 512 MiB: about 75%, 20s left": {1 << 30, 1 << 30, 512 << 20},
+		"copied 3 files with 1024 MiB, and compared 1 files with 1024 MiB":                     {1 << 30, 1 << 30, 1 << 30}, // more than was estimated
+		"copied 3 files with 0 MiB, and compared 1 files with 0 MiB":                           {1 << 30, 0, 0},
+		"copied 3 files with 128 MiB, and compared 1 files with 0 MiB":                         {0, 128 << 20, 0}, // nobody knows
+	} {
+		c := &copier{}
+		c.copied.files.Store(3)
+		c.compared.files.Store(1)
+		c.total.Store(test.total)
+		c.copied.bytes.Store(test.copied)
+		c.compared.bytes.Store(test.compared)
+		if got := c.far(time.Minute); got != want {
+			t.Errorf("%+v: %s; want %s", test, got, want)
+		}
+	}
+}
