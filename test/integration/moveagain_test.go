@@ -8,18 +8,25 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
 // TestADrainEndsWhatItHasBegun: a drain was interrupted when the claim had its new volume, and
-// both volumes were still reserved, so no pod of the claim starts. It is run again.
+// both volumes were still reserved, so no pod of the claim starts. It is run again, with the
+// rights that deploy/examples/drain.yaml gives to a CronJob.
 func TestADrainEndsWhatItHasBegun(t *testing.T) {
 	w, node := withCopyingNode(t, "moveagain")
+	for _, path := range []string{"base/deployment.yaml", "examples/drain.yaml"} {
+		w.must(suite.ApplyFile(w.ctx, "deploy/"+path))
+	}
+	kubeconfig, err := suite.ControlPlane().ServiceAccountKubeconfig(w.ctx, harness.Namespace, "standalone-cinder-drain")
+	w.must(err)
 	w.claim("b", "data", "lab", "1Gi")
-	_, err := suite.WaitBound(w.ctx, "moveagain-b", 1)
+	_, err = suite.WaitBound(w.ctx, "moveagain-b", 1)
 	w.must(err)
 
 	drain := func() (int, string) {
-		return w.volumeCommand("move", "--from-backend", "lab", "--to-backend", "gold", "--image", "none.example/program", "--storage-class", "moveagain-gold", "--apply")
+		return w.volumeCommand("move", "--from-backend", "lab", "--to-backend", "gold", "--storage-class", "moveagain-gold", "--apply", "--kubeconfig", kubeconfig)
 	}
 	node.prepare(`{}`, nil)
 	fault := w.sim.Inject(cindersim.Fault{Kind: cindersim.RespondBefore, Operation: "action.os-unreserve", Code: 403})
