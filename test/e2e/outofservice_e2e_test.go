@@ -32,9 +32,9 @@ const begins = 10 * time.Second
 
 // TestALostNodeCostsAMinute cuts a node with a real kubelet off from the control plane, but
 // not from the storage, while the pod of a StatefulSet writes there. Nobody does anything.
-// The pod goes on elsewhere with its data, and the first node, which runs and writes as fast
-// as it can, writes nothing more from then on. Later it is connected again. PARTITIONS says
-// how often that is done, by turns with either node; once by default.
+// The pod goes on elsewhere with its data, and the first node, which runs and tries to write
+// four times a second, writes nothing more from then on. Later it is connected again.
+// PARTITIONS says how often that is done, by turns with either node; once by default.
 func TestALostNodeCostsAMinute(t *testing.T) {
 	partitions, err := strconv.Atoi(cmp.Or(os.Getenv("PARTITIONS"), "1"))
 	must(t, err)
@@ -93,9 +93,10 @@ func (c *kubeletCluster) partition(ctx context.Context, t *testing.T, pv *corev1
 	directory := func(n *csiNode) string {
 		return strings.TrimSpace(n.run(ctx, t, "ls -d /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/"+pv.Name+"/mount"))
 	}
-	// What the node writes besides, it says it has written only when it is on the disk.
+	// What the node writes besides, it says it has written only when it is on the disk. It pauses,
+	// or an emulated node takes the processor from the other, on which the pod is to start.
 	lost.run(ctx, t, "rm -f /tmp/acknowledged; cd "+directory(lost)+" && dd if=/dev/zero of=loser bs=4096 count=1 conv=fsync status=none && chmod 666 loser")
-	lost.run(ctx, t, "cat > /tmp/loser.sh <<'X'\ni=0; while :; do i=$((i+1)); printf '%012d\\n' $i | dd of="+directory(lost)+"/loser bs=4096 conv=sync,notrunc oflag=direct status=none 2>/dev/null && echo $i > /tmp/acknowledged; sleep 0.05; done\nX\nsetsid sh /tmp/loser.sh > /dev/null 2>&1 < /dev/null &")
+	lost.run(ctx, t, "cat > /tmp/loser.sh <<'X'\ni=0; while :; do i=$((i+1)); printf '%012d\\n' $i | dd of="+directory(lost)+"/loser bs=4096 conv=sync,notrunc oflag=direct status=none 2>/dev/null && echo $i > /tmp/acknowledged; sleep 0.25; done\nX\nsetsid sh /tmp/loser.sh > /dev/null 2>&1 < /dev/null &")
 	acknowledged := func() int {
 		return number(t, lost.run(ctx, t, "cat /tmp/acknowledged 2>/dev/null || echo 0"))
 	}

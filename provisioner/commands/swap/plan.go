@@ -482,6 +482,7 @@ func (p *planner) checkVolume(ctx context.Context, s, other *side) error {
 		p.refuse("volume %s and PersistentVolume %s disagree whether nodes encrypt it", from, s.pv.Name)
 	case stamps.KeyRecordsOf(v.Metadata).IsChanging():
 		p.refuse("volume %s gets a new key, which its node completes: start its pods, run volume rewrap until it waits for nothing, and stop them", from)
+		p.busy++
 	case len(from.FilesystemUUIDs) > mostUUIDs:
 		p.refuse("volume %s descends from %d filesystems, and nodes can be told of %d; copy its files to a new volume, and swap that", from, len(from.FilesystemUUIDs), mostUUIDs)
 	case v.SizeGiB<<30 < capacity.Value():

@@ -437,3 +437,18 @@ func TestImportedVolumesAreSwapped(t *testing.T) {
 		t.Errorf("error %v; the PersistentVolumes have %s", err, got)
 	}
 }
+
+// TestRefusalsThatPass: a drain looks again at what is in use, and at what waits for a node.
+func TestRefusalsThatPass(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"in use":            func(f *fixture) { f.users = []string{"node-1"} },
+		"it gets a new key": func(f *fixture) { f.encrypt(0); f.encrypt(1); f.volumes[0].Metadata[stamps.KeyEncryptionNext] = "x" },
+	} {
+		f := newFixture()
+		change(f)
+		_, err := f.swapper(t).Plan(t.Context(), request)
+		if refused, ok := errors.AsType[*RefusedError](err); !ok || !refused.Busy {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
