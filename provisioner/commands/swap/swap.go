@@ -268,7 +268,7 @@ func (p *Plan) Describe() []string {
 // RefusedError lists all that prevents a swap.
 type RefusedError struct {
 	Problems []string
-	// Busy means that nothing does, once no pod uses the claims.
+	// Busy means that these pass, when pods stop or a node completes a key.
 	Busy bool
 }
 
