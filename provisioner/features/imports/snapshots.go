@@ -108,11 +108,8 @@ func (i *SnapshotImporter) Plan(ctx context.Context, r SnapshotRequest) (*Snapsh
 		Cluster: i.Cluster, ClusterUID: i.ClusterUID, Namespace: r.Namespace, Snapshot: r.Name, SnapshotUID: r.UID, Content: r.Content,
 		Tenant: plan.Decision.Tenant, StorageClass: plan.asked.StorageClass,
 	}
-	if _, byNodes := plan.Volume.Metadata[stamps.KeyEncryption]; byNodes && backends.IsBackup(plan.Snapshot.ID) {
+	if _, byNodes := plan.Volume.Metadata[stamps.KeyEncryption]; (byNodes || plan.Volume.Encrypted) && backends.IsBackup(plan.Snapshot.ID) {
 		return nil, refused("snapshot %s is of an encrypted volume, and such backups cannot be imported", plan.Snapshot.ID)
-	}
-	if plan.Volume.Encrypted {
-		return nil, refused("snapshot %s is of a volume that Cinder encrypts, and such snapshots cannot be imported", plan.Snapshot.ID)
 	}
 	if err := from.ImportableSnapshot(plan.Snapshot, plan.Stamp); err != nil {
 		return nil, err

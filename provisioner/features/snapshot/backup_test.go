@@ -143,6 +143,7 @@ func TestBackupsAreImportedAsBackups(t *testing.T) {
 		"granted, of no volume":    {rule: ", backups: true", key: "gone"},
 		"the rule grants none":     {event: "Warning BackupNotGranted tenants[0].classes[0] grants no backups"},
 		"nodes encrypt its volume": {rule: ", backups: true", key: "x", event: "Warning SnapshotImportRefused snapshot backup:7 is of an encrypted volume, and such backups cannot be imported"},
+		"Cinder encrypts it":       {rule: ", backups: true", key: "cinder", event: "Warning SnapshotImportRefused snapshot backup:7 is of an encrypted volume, and such backups cannot be imported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handle := "backup:7"
@@ -157,6 +158,8 @@ func TestBackupsAreImportedAsBackups(t *testing.T) {
 			case "gone":
 				backups.ofVolume = cinder.Volume{}
 				backups.existing[0].Metadata = ofOther(func(*stamps.Snapshot) {})
+			case "cinder":
+				backups.ofVolume.Encrypted = true
 			default:
 				backups.ofVolume.Metadata = map[string]string{stamps.KeyEncryption: test.key}
 			}
