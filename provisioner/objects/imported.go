@@ -20,9 +20,8 @@ import (
 // apply to such volumes.
 const importedPrefix = "imported-"
 
-// ImportedPVName returns the name of the PersistentVolume that an import makes. It is
-// derived only from the volume's ID, so a second object for the same volume cannot be
-// created.
+// ImportedPVName returns the name of an imported volume's PersistentVolume. It is derived
+// only from the volume's ID, so a second object for the same volume cannot be created.
 func ImportedPVName(volumeID string) string { return importedPrefix + volumeID }
 
 // AnnotationImported holds the volume's ID. It is written on a claim when the
@@ -64,11 +63,10 @@ func AwaitsImport(claim *corev1.PersistentVolumeClaim) bool {
 	return strings.HasPrefix(claim.Spec.VolumeName, importedPrefix) && claim.Status.Phase != corev1.ClaimBound
 }
 
-// IsPVNameOf reports whether a stamp with this claim names a PersistentVolume that this
-// program creates for it, or created for an imported volume. In a swap, that one gets
-// another volume and keeps its name.
-func IsPVNameOf(pv, claimUID string) bool {
-	return pv == PVNameFor(claimUID) || strings.HasPrefix(pv, importedPrefix)
+// IsPVNameOf reports whether a stamp with this claim and volume names the
+// PersistentVolume that this program creates for them.
+func IsPVNameOf(pv, claimUID, volumeID string) bool {
+	return pv == PVNameFor(claimUID) || pv == ImportedPVName(volumeID)
 }
 
 // Names reports whether a PersistentVolume, of any provisioner, names a volume by its ID.

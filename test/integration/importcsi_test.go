@@ -71,44 +71,6 @@ func (w *world) importedInModeCSI(claim, volume, filesystems string) csiVolume {
 	return csiVolume{id: volume, pv: pv.Name}
 }
 
-// swapImported swaps an imported volume, which claim foreign has, with that of a claim for which
-// the program made one. The names of PersistentVolumes say no more which volumes they have.
-func (w *world) swapImported(c csiCluster, imported csiVolume, leader sidecar) {
-	w.Helper()
-	w.claim("b", "plain", "lab", "1Gi")
-	pv, made := w.madeFor("plain")
-	swap := func(flags ...string) {
-		w.Helper()
-		w.must(harness.Eventually(w.ctx, func() (string, error) {
-			code, output := w.volumeCommand("swap", append([]string{w.name + "-b/foreign", "--with", "plain", "--apply"}, flags...)...)
-			if code != 0 && !strings.Contains(output, "is not marked as recorded yet") {
-				return "", fmt.Errorf("exit code %d: %s", code, output)
-			}
-			return map[int]string{1: output}[code], nil
-		}))
-	}
-	swap()
-	swap("--back")
-	swap()
-	// A new leader knows no more than the objects say.
-	leader.Attacher.Stop()
-	w.must(leader.Stop(w.ctx))
-	w.metric(w.startWithSidecar().Replica, `standalone_cinder_quota{name="tenant-b",resource="volumes",scope="tenant",type="used"} 3`)
-	for n, v := range []csiVolume{{id: made.ID, pv: imported.pv}, {id: imported.id, pv: pv.Name}} {
-		w.must(c.attachTo(w.ctx, v, n))
-		_, err := c.attached(w.ctx, v, n)
-		w.must(err)
-		w.must(c.detachFrom(w.ctx, v, n))
-		w.must(c.detached(w.ctx, v, n))
-	}
-	if code, output := w.rescue(imported.id, "again", "--apply", "--filesystem-uuid", oldFilesystem); code != 1 {
-		w.Errorf("the volume of claim plain is imported: %s", output)
-	}
-	if code, answer := w.audit(); code != 0 {
-		w.Errorf("the audit finds %+v", answer.Findings)
-	}
-}
-
 // TestVolumeInModeCSIIsRescued: the PersistentVolume of the driver and its claim are gone,
 // and the volume is imported again, by an operator, and then for a tenant's claim. The real
 // external-attacher attaches it to nodes, and no node may use it during an import.
@@ -178,7 +140,7 @@ func TestVolumeInModeCSIIsRescued(t *testing.T) {
 	// A tenant gets it under the next leader, and it ends like any other.
 	w.leftBehind("next", second.pv)
 	w.must(s.Stop(w.ctx))
-	s = w.startWithSidecar()
+	w.startWithSidecar()
 	w.asks("b", "tenants", "lab", "1Gi", made.ID)
 	third := w.importedInModeCSI("tenants", made.ID, "")
 	w.must(c.attachTo(w.ctx, third, 0))
@@ -196,8 +158,7 @@ func TestVolumeInModeCSIIsRescued(t *testing.T) {
 	if code, output := w.rescue(foreign.ID, "foreign", "--apply", "--filesystem-uuid", strings.ToUpper(oldFilesystem), "--reclaim-policy", "Delete"); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, output)
 	}
-	imported := w.importedInModeCSI("foreign", foreign.ID, oldFilesystem)
-	w.swapImported(c, imported, s)
+	w.importedInModeCSI("foreign", foreign.ID, oldFilesystem)
 	_, err = suite.Client.CoreV1().PersistentVolumes().Patch(w.ctx, third.pv, types.MergePatchType, []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`), metav1.PatchOptions{})
 	w.must(err)
 	w.must(suite.DeleteClaims(w.ctx, w.name+"-b"))

@@ -228,6 +228,8 @@ func (r *Swapper) read(ctx context.Context, namespace, name string) (*side, erro
 		return nil, refused("PersistentVolume %s was made for cluster %q, but this is %q", pv.Name, origin.Cluster, r.Cluster)
 	case objects.HolderOf(pv) != claim.UID:
 		return nil, refused("PersistentVolume %s is not recorded for claim %s yet; see the event Rebound or RebindDenied of the claim", pv.Name, name)
+	case objects.ClaimInName(pv.Name) == "":
+		return nil, refused("PersistentVolume %s of claim %s was imported, and its name says which volume it is", pv.Name, name)
 	}
 	return &side{name: pv.Name, claim: claim, pv: pv}, nil
 }

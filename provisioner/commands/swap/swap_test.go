@@ -368,6 +368,7 @@ func TestWhatIsNotSwapped(t *testing.T) {
 		"attached":                             {func(f *fixture) { f.volumes[0].Status = cinder.StatusInUse }, "volume gold/volume-1 is in-use, has 0 attachments"},
 		"recorded on a node":                   {func(f *fixture) { f.volumes[0].Metadata[stamps.NodeRecordPrefix+"k"] = "a node-1" }, "records those of 1 nodes"},
 		"native":                               {func(f *fixture) { f.pvs[1].Spec.CSI = nil }, "is native, so it says for good which volume it is"},
+		"imported":                             {func(f *fixture) { f.imported(t) }, "was imported, and its name says which volume it is"},
 		"one of them encrypted by nodes":       {func(f *fixture) { f.encrypt(1) }, "only one of the volumes is encrypted"},
 		"one of them encrypted by Cinder":      {func(f *fixture) { f.volumes[1].Encrypted = true }, "only one of the volumes is encrypted"},
 		"its key is lost":                      {func(f *fixture) { f.encrypt(0); delete(f.volumes[0].Metadata, stamps.KeyEncryption) }, "volume gold/volume-1 and PersistentVolume"},
@@ -422,20 +423,11 @@ func TestWhatIsNotSwapped(t *testing.T) {
 	}
 }
 
-// TestImportedVolumesAreSwapped: the name of a PersistentVolume does not say which volume it
-// has.
-func TestImportedVolumesAreSwapped(t *testing.T) {
-	f := newFixture()
+// imported makes the second PersistentVolume one of an imported volume.
+func (f *fixture) imported(t *testing.T) {
+	t.Helper()
 	name := objects.ImportedPVName("volume-2")
-	f.pvs[1].Name, f.claims[1].Spec.VolumeName, f.volumes[1].Metadata[stamps.KeyPV] = name, name, name
-	r := f.swapper(t)
-	plan, err := r.Plan(t.Context(), request)
-	if err == nil {
-		err = r.Apply(t.Context(), plan)
-	}
-	if got := f.has(t); err != nil || got != after {
-		t.Errorf("error %v; the PersistentVolumes have %s", err, got)
-	}
+	f.pvs[1].Name, f.claims[1].Spec.VolumeName = name, name
 }
 
 // TestRefusalsThatPass: a drain looks again at what is in use, and at what waits for a node.

@@ -110,7 +110,7 @@ func (c *counting) countListed(name string) error {
 func (c *counting) countFound(name string, all []cinder.Volume) {
 	for _, v := range all {
 		stamp := stamps.Of(v)
-		if !objects.IsPVNameOf(stamp.PV, stamp.ClaimUID) {
+		if !objects.IsPVNameOf(stamp.PV, stamp.ClaimUID, v.ID) {
 			// The stamp contradicts itself, so this program did not write it.
 			continue
 		}
