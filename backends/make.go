@@ -299,7 +299,9 @@ func (e maker) stampAgain(ctx context.Context, v cinder.Volume, spec Spec) (cind
 		if err != nil {
 			return cinder.WithoutEffect(err)
 		}
-		return client.ReplaceMetadata(ctx, v.ID, spec.metadata(workflow, v.CreatedAt))
+		metadata := spec.metadata(workflow, v.CreatedAt)
+		metadata[stamps.KeyStampedAt] = time.Now().UTC().Format(time.RFC3339)
+		return client.ReplaceMetadata(ctx, v.ID, metadata)
 	})
 	if failed, ok := errors.AsType[*cinder.Error](err); ok && failed.EffectUnknown {
 		e.stamping.Store(v.ID, time.Now())

@@ -71,11 +71,15 @@ func (s Swaps) Begin(ctx context.Context, id, with string) error {
 	return err
 }
 
-// settle removes the description by which a volume that was restored from a backup is its
-// first claim's; see stamps.Settled. Cinder may have kept the stamp of the volume, so that
-// nothing has removed it yet.
+// settle removes what would make a volume its first claim's again that was restored from a
+// backup: the description (see stamps.Settled), which nothing has removed if Cinder kept the
+// stamp of the volume. A request of a leader that is gone to stamp it again, which replaces
+// all metadata, must have arrived.
 func (s Swaps) settle(ctx context.Context, v cinder.Volume) error {
-	if v.Metadata[cinder.MetadataSourceBackup] == "" {
+	if at, err := time.Parse(time.RFC3339, v.Metadata[stamps.KeyStampedAt]); err == nil && time.Since(at) < lateStamp {
+		return s.current().failure(cinder.KindConflict, "volume %s was restored from a backup a moment ago; try again in %s", v.ID, lateStamp)
+	}
+	if !stamps.IsDescribed(v) {
 		return nil
 	}
 	return change(ctx, s.current().session, nil, func(ctx context.Context, client interface {

@@ -126,13 +126,12 @@ func TestAReservationThatArrivesLateIsFound(t *testing.T) {
 
 // TestASwappedVolumeIsNotThatOfItsBackupsClaim: Cinder keeps the stamp of a volume that it
 // restores from a backup without volume metadata, so nothing has removed the description that
-// says for which claim it was made. With it, a volume in error would be that claim's again.
+// says for which claim it was made; not even Cinder's mark of the backup need be there. With it, a volume in error would be that claim's again.
 func TestASwappedVolumeIsNotThatOfItsBackupsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
 		v := forNodes()
 		v.Description = claimStamp(1).RestoredFrom("backup-1")
-		v.Metadata[cinder.MetadataSourceBackup] = "backup-1"
 		id := memory.add(v)
 		swaps := Swaps{memory.term(t)}
 		success(t, swaps.Begin(t.Context(), id, "pvc-uid-2"))
@@ -151,6 +150,39 @@ func TestASwappedVolumeIsNotThatOfItsBackupsClaim(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute) // until nothing is watched anymore
+	})
+}
+
+// TestALateStampOfAnEarlierLeaderUndoesNoSwap: the first leader's request to stamp a restored
+// volume again loses its answer, and the leader dies with the memory of that. The next one
+// stamps the volume, the claim is bound, and somebody swaps its volume. Then the first request
+// arrives.
+func TestALateStampOfAnEarlierLeaderUndoesNoSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newMemoryCinder()
+		memory.workflow = cinder.WorkflowAttachment
+		volume := memory.add(mine(1, cinder.StatusInUse))
+		l := memory.term(t)
+		b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+		success(t, err)
+		memory.delay = func() int { return 1000 }
+		memory.fault = failOnce("volume.update", late)
+		spec := restoring(2, b.ID)
+		spec.CSI = true
+		_, err = l.Connect(t.Context(), spec)
+		equal(t, cinder.KindOf(err), cinder.KindUnavailable)
+		next := memory.term(t)
+		connected, err := next.Connect(t.Context(), spec)
+		success(t, err)
+		id := connected.Volume.ID
+		swaps := Swaps{next}
+		if err := swaps.Begin(t.Context(), id, "pvc-uid-3"); !cinder.IsKind(err, cinder.KindConflict) {
+			t.Errorf("error %v", err)
+		}
+		time.Sleep(lateStamp)
+		memory.deliverAll()
+		success(t, swaps.Begin(t.Context(), id, "pvc-uid-3"))
+		time.Sleep(time.Minute)
 	})
 }
 

@@ -54,6 +54,9 @@ const (
 	// KeySwap is not empty on a volume that is being given to another PersistentVolume in
 	// exchange for that one's volume; see IsBeingSwapped.
 	KeySwap = Prefix + "swap"
+	// KeyStampedAt is when the stamp was requested again of a volume that Cinder restored from a
+	// backup. An earlier request may still arrive for a while.
+	KeyStampedAt = Prefix + "stamped-at"
 	// KeyContested is set on a volume that another party reserved during its import.
 	KeyContested = Prefix + "contested"
 	KeyNamespace = "csi.storage.k8s.io/pvc/namespace"

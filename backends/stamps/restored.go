@@ -21,6 +21,7 @@ import (
 const (
 	keyUnstamped = "*unstamped"
 	keyRestoring = "*restoring"
+	keyDescribed = "*described"
 )
 
 const restoredFrom = "restored by standalone-cinder from backup "
@@ -43,7 +44,7 @@ func Settled(v cinder.Volume) cinder.Volume {
 	if !isOurs || !whole {
 		return v
 	}
-	metadata := map[string]string{}
+	metadata := map[string]string{keyDescribed: "true"}
 	if v.Status == cinder.StatusCreating {
 		metadata[keyRestoring] = "true"
 	}
@@ -67,6 +68,10 @@ func isUnfinished(v cinder.Volume) bool {
 
 // IsUnstamped reports whether a volume's stamp must be written again; see Settled.
 func IsUnstamped(v cinder.Volume) bool { return v.Metadata[keyUnstamped] != "" }
+
+// IsDescribed reports whether a volume has the description by which it may be its first
+// claim's again; see Settled.
+func IsDescribed(v cinder.Volume) bool { return v.Metadata[keyDescribed] != "" }
 
 // IsRestoring reports whether Cinder is copying a backup's content to a volume, which may
 // take hours.

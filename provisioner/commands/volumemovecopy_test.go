@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -119,5 +120,29 @@ func TestADrainThatWaitsLooksOnceForWhatNodesHave(t *testing.T) {
 	})
 	if got := detached(t.Context(), client, []*oneMove{used, free}); len(got) != 2 {
 		t.Errorf("without the right to list attachments, %d of them are planned", len(got))
+	}
+}
+
+// lostOnce is a move whose first request gets no answer.
+type lostOnce struct{ calls int }
+
+func (l *lostOnce) target() string { return "backend new" }
+
+func (l *lostOnce) move(context.Context, *oneMove, bool) (string, error) {
+	if l.calls++; l.calls == 1 {
+		lost := &cinder.Error{Kind: cinder.KindUnavailable, Message: "no answer", EffectUnknown: true}
+		return "", fmt.Errorf("%w; run the command again in a minute, so that nothing of this one can arrive any more", lost)
+	}
+	return "is at new/1", nil
+}
+
+// TestADrainLooksAgainAtASwapWhoseAnswerWasLost: the swap leaves both volumes marked, and perhaps
+// reserved, so no pod of the claim starts.
+func TestADrainLooksAgainAtASwapWhoseAnswerWasLost(t *testing.T) {
+	f, one := &moveFlags{atOnce: 2}, &oneMove{namespace: "team-a", claim: "data"}
+	f.apply = true
+	f.moveOne(t.Context(), &lostOnce{}, one)
+	if one.state != moveBusy {
+		t.Errorf("it is %s (%s), so runMany does not look at it again this night", one.state, one.why)
 	}
 }

@@ -257,10 +257,12 @@ func (f *moveFlags) moveOne(ctx context.Context, moves moves, one *oneMove) (new
 	return one.state != before
 }
 
-// isBusy reports whether a volume cannot be moved now, but later.
+// isBusy reports whether a volume cannot be moved now, but later: once it is free, or once the
+// request whose answer was lost has arrived.
 func isBusy(err error) bool {
 	var refused interface{ FailureKind() string }
-	return errors.As(err, &refused) && refused.FailureKind() == string(cinder.KindConflict) || cinder.IsKind(err, cinder.KindConflict)
+	failed, ok := errors.AsType[*cinder.Error](err)
+	return errors.As(err, &refused) && refused.FailureKind() == string(cinder.KindConflict) || ok && (failed.Kind == cinder.KindConflict || failed.EffectUnknown)
 }
 
 // writeMoves prints what became of each volume, those first that need a person.

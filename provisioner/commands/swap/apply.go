@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,9 @@ import (
 // Apply swaps the volumes. If it fails before it has committed that, it takes back what it
 // did, unless a request may arrive late; then the next run does.
 func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
+	// What is half done keeps pods from both claims.
+	ctx, end := goOn(ctx)
+	defer end()
 	switch {
 	case p.earlier != nil:
 		return r.applyAfter(ctx, p)
@@ -29,6 +33,23 @@ func (r *Swapper) Apply(ctx context.Context, p *Plan) error {
 		}
 	}
 	return r.end(ctx, p.sides)
+}
+
+// grace is how long a swap goes on after its command was told to stop, which a pod's kubelet
+// makes wait for 30 s. It takes seconds.
+const grace = 20 * time.Second
+
+// goOn returns a context that ends after the grace.
+func goOn(stopping context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancel(context.WithoutCancel(stopping))
+	stop := context.AfterFunc(stopping, func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(grace):
+			end()
+		}
+	})
+	return ctx, func() { stop(); end() }
 }
 
 // applyAfter ends what an earlier run has begun. That may be what was asked for, or the claims

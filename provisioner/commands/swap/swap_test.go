@@ -444,3 +444,43 @@ func TestRefusalsThatPass(t *testing.T) {
 		}
 	}
 }
+
+// ending is what backends.Swaps is to a command that was told to stop: no request is sent.
+type ending struct {
+	*fakeVolumes
+	stop func()
+}
+
+func (e ending) Begin(ctx context.Context, id, with string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err := e.fakeVolumes.Begin(ctx, id, with)
+	e.stop()
+	return err
+}
+
+func (e ending) End(ctx context.Context, id, with string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return e.fakeVolumes.End(ctx, id, with)
+}
+
+// TestASwapThatIsToldToStopEnds: a Job gets SIGTERM at its deadline, and has 30 seconds. The
+// next night is a day later.
+func TestASwapThatIsToldToStopEnds(t *testing.T) {
+	f := newFixture()
+	r := f.swapper(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	plan, err := r.Plan(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Volumes = func(string) (Volumes, error) { return ending{&f.fakeVolumes, stop}, nil }
+	err = r.Apply(ctx, plan)
+	if got := f.has(t); err != nil || got != after {
+		t.Errorf("the claims have %s; volume-1 is %s for swap %q; error %v", got, f.volumes[0].Status, f.volumes[0].Metadata[stamps.KeySwap], err)
+	}
+}

@@ -121,6 +121,10 @@ func (c *copier) far(took time.Duration) string {
 	if done <= 0 || done >= all {
 		return text
 	}
+	text = fmt.Sprintf("%s: about %d%%", text, done*100/all)
+	if done < all/200 {
+		return text // too little to tell
+	}
 	left := time.Duration(float64(took) * float64(all-done) / float64(done))
-	return fmt.Sprintf("%s: about %d%%, %s left", text, done*100/all, left.Round(10*time.Second))
+	return fmt.Sprintf("%s, %s left", text, left.Round(10*time.Second))
 }

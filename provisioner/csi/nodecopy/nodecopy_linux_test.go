@@ -340,6 +340,7 @@ func TestSaysHowFarTheCopyIs(t *testing.T) {
 		"copied 3 files with 1024 MiB, and compared 1 files with 512 MiB: about 75%, 20s left": {1 << 30, 1 << 30, 512 << 20},
 		"copied 3 files with 1024 MiB, and compared 1 files with 1024 MiB":                     {1 << 30, 1 << 30, 1 << 30}, // more than was estimated
 		"copied 3 files with 0 MiB, and compared 1 files with 0 MiB":                           {1 << 30, 0, 0},
+		"copied 3 files with 1 MiB, and compared 1 files with 0 MiB: about 0%":                 {16 << 40, 1 << 20, 0},
 		"copied 3 files with 128 MiB, and compared 1 files with 0 MiB":                         {0, 128 << 20, 0}, // nobody knows
 	} {
 		c := &copier{}

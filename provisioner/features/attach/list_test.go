@@ -120,3 +120,24 @@ func TestBackendsWithoutVolumesOfTheDriverAreNotListed(t *testing.T) {
 		t.Errorf("listed %v by %q (%v)", listed, w.volumes.calls, err)
 	}
 }
+
+// TestAKeptVolumeIsNotListedUnderAnothersHandle: two claims have swapped, and the second one and
+// its PersistentVolume are gone (Retain). Its kept volume has the ID that the first one's handle
+// names.
+func TestAKeptVolumeIsNotListedUnderAnothersHandle(t *testing.T) {
+	pv := testPV()
+	pv.Annotations[objects.AnnotationVolume] = otherID
+	pv.Annotations[objects.AnnotationSwapped] = `{"handle": "gold/` + volumeID + `", "with": ["pvc-other"]}`
+	w := newWorld(t, pv, testSecret())
+	w.attach(t, wire.DriverName, "n1", "v1 n1 i=earlier")
+	served := onNodes(otherID, "cluster-1", []string{"n1"}, []string{"n1"})
+	served.Metadata[stamps.KeyPV] = pvName
+	kept := onNodes(volumeID, "cluster-1", nil, nil)
+	kept.Metadata[stamps.KeyPV] = "pvc-other"
+	w.volumes.all = []cinder.Volume{served, kept}
+	list, err := w.List(t.Context(), true)
+	must(t, err)
+	if len(list) != 1 {
+		t.Errorf("external-attacher is told twice about one handle, and the second time that no node has it: %+v", list)
+	}
+}

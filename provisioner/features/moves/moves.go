@@ -38,7 +38,8 @@ func New(options Options) *Reporter { return &Reporter{options} }
 // VolumeChanged tells the claim if its PersistentVolume records another volume. What
 // changed before the term began, an earlier one has told.
 func (r *Reporter) VolumeChanged(before, after *corev1.PersistentVolume) {
-	if before == nil || after == nil || !r.isMine(after) || after.Spec.ClaimRef == nil {
+	// A watch that was interrupted shows two PersistentVolumes of one name as a change.
+	if before == nil || after == nil || before.UID != after.UID || !r.isMine(after) || after.Spec.ClaimRef == nil {
 		return
 	}
 	was, err := objects.LocationOf(before)

@@ -108,6 +108,7 @@ func TestAClaimIsToldOfItsOtherVolume(t *testing.T) {
 		"another cluster's":           {first, with(moved, func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationCluster] = "other" }), ""},
 		"a record that was damaged":   {first, with(moved, func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationSwapped] = "{" }), ""},
 		"a record that was corrected": {with(moved, func(pv *corev1.PersistentVolume) { pv.Annotations[objects.AnnotationSwapped] = "{" }), moved, ""},
+		"another of that name":        {with(first, func(pv *corev1.PersistentVolume) { pv.UID, pv.Spec.CSI = "before", nil }), moved, ""},
 		"native": {first, with(moved, func(pv *corev1.PersistentVolume) {
 			pv.Annotations[objects.AnnotationProtocol], pv.Spec.CSI = "iscsi", nil
 		}), ""},
