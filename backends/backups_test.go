@@ -422,6 +422,24 @@ func TestVolumeRestoredByHandIsNobodys(t *testing.T) {
 	}
 }
 
+// lateStamped restores a backup for claim 2. The request to stamp the volume again loses its
+// answer, and has not arrived yet.
+func lateStamped(t *testing.T, memory *memoryCinder) (*Lifecycle, Spec) {
+	t.Helper()
+	memory.workflow = cinder.WorkflowAttachment
+	volume := memory.add(mine(1, cinder.StatusInUse))
+	l := memory.term(t)
+	b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
+	success(t, err)
+	memory.delay = func() int { return 1000 }
+	memory.fault = failOnce("volume.update", late)
+	spec := restoring(2, b.ID)
+	spec.CSI = true
+	_, err = l.Connect(t.Context(), spec)
+	equal(t, cinder.KindOf(err), cinder.KindUnavailable)
+	return l, spec
+}
+
 // TestLateStampOfARestoredVolumeHidesNoUse: the request to stamp it replaces all metadata. It
 // loses its answer, and arrives later, or never.
 func TestLateStampOfARestoredVolumeHidesNoUse(t *testing.T) {
@@ -429,24 +447,8 @@ func TestLateStampOfARestoredVolumeHidesNoUse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := newMemoryCinder()
-				memory.workflow = cinder.WorkflowAttachment
-				volume := memory.add(mine(1, cinder.StatusInUse))
-				l := memory.term(t)
-				b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
-				success(t, err)
-				memory.delay = func() int { return 1000 }
-				memory.fault = func(operation, _ string) mishap {
-					if operation == "volume.update" {
-						return late
-					}
-					return noFault
-				}
-				spec := restoring(2, b.ID)
-				spec.CSI = true
-				_, err = l.Connect(t.Context(), spec)
-				equal(t, cinder.KindOf(err), cinder.KindUnavailable)
-				memory.fault = nil
-				if _, err = l.Connect(t.Context(), spec); !cinder.IsKind(err, cinder.KindConflict) {
+				l, spec := lateStamped(t, memory)
+				if _, err := l.Connect(t.Context(), spec); !cinder.IsKind(err, cinder.KindConflict) {
 					t.Errorf("the next attempt did not wait: %v", err)
 				}
 				if arrives {

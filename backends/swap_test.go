@@ -126,7 +126,8 @@ func TestAReservationThatArrivesLateIsFound(t *testing.T) {
 
 // TestASwappedVolumeIsNotThatOfItsBackupsClaim: Cinder keeps the stamp of a volume that it
 // restores from a backup without volume metadata, so nothing has removed the description that
-// says for which claim it was made; not even Cinder's mark of the backup need be there. With it, a volume in error would be that claim's again.
+// says for which claim it was made; not even Cinder's mark of the backup need be there. With
+// it, a volume in error would be that claim's again.
 func TestASwappedVolumeIsNotThatOfItsBackupsClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
@@ -160,17 +161,7 @@ func TestASwappedVolumeIsNotThatOfItsBackupsClaim(t *testing.T) {
 func TestALateStampOfAnEarlierLeaderUndoesNoSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newMemoryCinder()
-		memory.workflow = cinder.WorkflowAttachment
-		volume := memory.add(mine(1, cinder.StatusInUse))
-		l := memory.term(t)
-		b, err := l.Snapshots().Backups().TakeSnapshot(t.Context(), snapshotSpec(1, volume))
-		success(t, err)
-		memory.delay = func() int { return 1000 }
-		memory.fault = failOnce("volume.update", late)
-		spec := restoring(2, b.ID)
-		spec.CSI = true
-		_, err = l.Connect(t.Context(), spec)
-		equal(t, cinder.KindOf(err), cinder.KindUnavailable)
+		_, spec := lateStamped(t, memory)
 		next := memory.term(t)
 		connected, err := next.Connect(t.Context(), spec)
 		success(t, err)

@@ -99,7 +99,7 @@ func ClaimOf(cluster string) func(v cinder.Volume) (uid string) {
 }
 
 // keysOfOne are the keys whose values are different for each claim or snapshot.
-var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyPVUID, KeyClaim, KeyPV, KeyRequestedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
+var keysOfOne = []string{KeyClaimUID, KeyReboundTo, KeyPVUID, KeyClaim, KeyPV, KeyRequestedAt, KeyStampedAt, KeySnapshotUID, KeySnapshot, KeySnapshotContent}
 
 // Share copies a volume so that it shares common strings with all others: the keys of
 // metadata, and the values that do not differ between claims. Each was decoded

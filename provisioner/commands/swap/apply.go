@@ -42,13 +42,7 @@ const grace = 20 * time.Second
 // goOn returns a context that ends after the grace.
 func goOn(stopping context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancel(context.WithoutCancel(stopping))
-	stop := context.AfterFunc(stopping, func() {
-		select {
-		case <-ctx.Done():
-		case <-time.After(grace):
-			end()
-		}
-	})
+	stop := context.AfterFunc(stopping, func() { time.AfterFunc(grace, end) })
 	return ctx, func() { stop(); end() }
 }
 

@@ -49,9 +49,12 @@ func (e *Engine) List(ctx context.Context, fresh bool) ([]controller.Listed, err
 				return err
 			}
 			for _, v := range all {
+				if !e.isOurs(v) {
+					continue
+				}
 				handle := e.handleAt(name, v.ID)
 				// Since a swap, another volume may have the handle that names this one.
-				if at, err := e.locate(handle); e.isOurs(v) && (err != nil || at.ID == v.ID) {
+				if at, err := e.locate(handle); err != nil || at.ID == v.ID {
 					found[i] = append(found[i], listed(handle, v, ids))
 				}
 			}
