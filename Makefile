@@ -32,7 +32,7 @@ tests-of = '$(or $(shell $(GO) run ./test/tier $(1)),$(error no pattern for the 
 
 # What an upgrade starts from: until there are releases, the last commit that continuous
 # integration has passed.
-PREVIOUS ?= 27ddfb41
+PREVIOUS ?= b08c01df
 PREVIOUS_PROGRAM = $(if $(shell git cat-file -e '$(PREVIOUS)^{commit}' 2>/dev/null && echo yes),bin/previous-$(PREVIOUS))
 
 # A line for each package, then what failed and how much was tested.
