@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -39,7 +40,15 @@ func (s *server) listenForSidecars() error {
 	if err != nil {
 		return err
 	}
-	if s.csiSocket, err = socket.Listen(path, s.logger); err != nil {
+	if s.options.Network == nil {
+		s.csiSocket, err = socket.Listen(path, s.logger)
+	} else {
+		var listener net.Listener
+		if listener, err = s.options.Network.Listen("unix", path); err == nil {
+			s.csiSocket = socket.New(listener, s.logger)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	s.csiSocket.Introduce(wire.DriverName, s.options.Build.Version)

@@ -78,7 +78,7 @@ type Options struct {
 	Protocols mappers.Protocols
 	// Config replaces Kubeconfig for a caller that already has a connection.
 	Config *rest.Config
-	// Network replaces the machine's, except for the sockets of --csi-endpoint; nil keeps it.
+	// Network replaces the machine's; nil keeps it.
 	Network Network
 	Logger  *slog.Logger
 	// Metrics registers the replica's metrics; /metrics serves what it gathers.

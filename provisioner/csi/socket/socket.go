@@ -85,10 +85,15 @@ func Listen(path string, logger *slog.Logger) (*Socket, error) {
 		_ = listener.Close()
 		return nil, fmt.Errorf("cannot set the permissions of the CSI socket %s: %w", path, unwrapped(err))
 	}
+	return New(listener, logger), nil
+}
+
+// New makes a Socket of a listener, and starts as a follower.
+func New(listener net.Listener, logger *slog.Logger) *Socket {
 	s := &Socket{listener: listener, logger: logger}
 	s.now = s.newServer()
 	go s.accept()
-	return s, nil
+	return s
 }
 
 func unwrapped(err error) error {

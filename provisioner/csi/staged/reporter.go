@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +53,8 @@ type Reporter struct {
 	// late wakes Run: state files have changed.
 	late chan struct{}
 
-	mu sync.Mutex // held while a report is written
+	// writing is held while a report is written.
+	writing *semaphore.Weighted
 	// lease is the last one that was read or written, and reported is what it says.
 	lease    *coordinationv1.Lease
 	reported Report
@@ -70,15 +71,18 @@ func NewReporter(options ReporterOptions) *Reporter {
 		options.Passphrases = func() (map[string][]string, error) { return nil, nil }
 	}
 	options.Look = cmp.Or(options.Look, 10*time.Second)
-	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1)}
+	return &Reporter{ReporterOptions: options, late: make(chan struct{}, 1), writing: semaphore.NewWeighted(1)}
 }
 
 // Staging returns when the report names all volumes that have state files. A volume
 // whose state file was just written must not be staged with the attachment if it fails.
 func (r *Reporter) Staging(ctx context.Context, attachment string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.write(ctx); err != nil {
+	err := r.writing.Acquire(ctx, 1)
+	if err == nil {
+		defer r.writing.Release(1)
+		err = r.write(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("nothing is staged, because the report of the staged volumes cannot be written: %w", err)
 	}
 	if attachment != "" && slices.Contains(r.reported.Ended, attachment) {
@@ -111,9 +115,10 @@ func (r *Reporter) Run(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		case <-recheck.C:
-			r.mu.Lock()
-			r.lease = nil
-			r.mu.Unlock()
+			if r.writing.Acquire(ctx, 1) == nil {
+				r.lease = nil
+				r.writing.Release(1)
+			}
 		case <-r.late:
 		}
 	}
@@ -121,8 +126,10 @@ func (r *Reporter) Run(ctx context.Context) {
 
 // update writes the report if it is not up to date.
 func (r *Reporter) update(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if err := r.writing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer r.writing.Release(1)
 	now, err := r.look()
 	if err != nil || r.lease != nil && slices.Equal(now.Volumes, r.reported.Volumes) && slices.Equal(now.Mounts, r.reported.Mounts) && maps.EqualFunc(now.Passphrases, r.reported.Passphrases, slices.Equal) {
 		return err

@@ -63,7 +63,11 @@ func (t Taken) AddTo(s *State) {
 	for _, claim := range s.Claims {
 		source[claim.Namespace+"/"+claim.Name] = volumes[claim.UID]
 	}
+	barred := t.barred()
 	for _, content := range t.Contents {
+		if barred[content.Name] {
+			continue
+		}
 		recorded := SnapshotContent{Name: content.Name, SnapshotID: objects.SnapshotHandleOf(content)}
 		if origin, err := objects.SnapshotOriginOf(content); err == nil {
 			recorded.VolumeID = origin.VolumeID
@@ -74,6 +78,9 @@ func (t Taken) AddTo(s *State) {
 	ready := map[string]bool{}
 	for _, snapshot := range t.Snapshots {
 		name := ContentFor(snapshot)
+		if barred[name] {
+			continue
+		}
 		ready[name] = IsReady(snapshot)
 		wanted := VolumeSnapshot{
 			Namespace: snapshot.Namespace, Name: snapshot.Name, Content: name, VolumeID: volumes[name], Ready: ready[name],
@@ -99,6 +106,23 @@ func (t Taken) AddTo(s *State) {
 	for _, content := range t.GroupContents {
 		s.GroupContents = append(s.GroupContents, GroupContentOf(content))
 	}
+}
+
+// barred returns the names of the contents of members whose group is gone, while another
+// has its name: the snapshot-controller asks for groups by name, and keeps such members
+// until the other group is gone.
+func (t Taken) barred() map[string]bool {
+	names, uids := map[string]bool{}, map[types.UID]bool{}
+	for _, g := range t.Groups {
+		names[g.Namespace+"/"+g.Name], uids[g.UID] = true, true
+	}
+	barred := map[string]bool{}
+	for _, snapshot := range t.Snapshots {
+		if group := objects.OwnerGroup(snapshot.OwnerReferences); group != nil && !uids[group.UID] && names[snapshot.Namespace+"/"+group.Name] {
+			barred[ContentFor(snapshot)] = true
+		}
+	}
+	return barred
 }
 
 // checkSnapshots finds snapshots that nothing names, objects that name a snapshot

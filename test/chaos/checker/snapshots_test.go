@@ -4,6 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 )
 
@@ -113,5 +118,22 @@ func TestSnapshotsOfGivenVolumesAreStillOurs(t *testing.T) {
 	s.Foreign["f1"] = before
 	if got := Foreign(s); got != nil {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestAGroupOfTheSameNameKeepsMembers: the snapshot-controller asks for the groups of deleted
+// snapshots by name, so what is left of such a member is no finding until that group is gone.
+func TestAGroupOfTheSameNameKeepsMembers(t *testing.T) {
+	member := &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "member", UID: "s1", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: groupv1.SchemeGroupVersion.String(), Kind: "VolumeGroupSnapshot", Name: "all", UID: "g1"},
+	}}, Spec: snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: new("data")}}}
+	for uid, kept := range map[types.UID]int{"g1": 1, "g2": 0} {
+		group := &groupv1.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "all", UID: uid}}
+		group.Spec.Source.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Values: []string{"data"}}}}
+		var s State
+		Taken{Snapshots: []*snapshotv1.VolumeSnapshot{member}, Groups: []*groupv1.VolumeGroupSnapshot{group}, Requested: func(types.UID) bool { return true }}.AddTo(&s)
+		if len(s.VolumeSnapshots) != kept {
+			t.Errorf("beside group %s, %d members are judged, want %d", uid, len(s.VolumeSnapshots), kept)
+		}
 	}
 }

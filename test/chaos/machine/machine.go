@@ -77,9 +77,6 @@ const stateDir = "/var/lib/standalone-cinder"
 // step is the pause between two looks at what is to be done.
 const step = 100 * time.Millisecond
 
-// toolTime is how long a program runs on a machine.
-const toolTime = 10 * time.Millisecond
-
 // plugin is a process of the node plugin.
 type plugin struct {
 	*node.Service
@@ -103,7 +100,7 @@ func (m *Machine) install() {
 	}
 	m.serial++
 	m.host = m.Storage.any.Beside(fmt.Sprintf("iqn.2026-01.example:%s-%d", m.Name, m.serial))
-	m.host.Delay, m.host.Reuse = toolTime, true
+	m.host.Reuse = true
 	m.ids = staged.Machine{SystemUUID: fmt.Sprintf("uuid-%d-of-%s", m.serial, m.Name), MachineID: fmt.Sprintf("id-%d-of-%s", m.serial, m.Name)}
 	m.host.PutFile("/sys/class/dmi/id/product_uuid", m.ids.SystemUUID+"\n")
 	m.host.PutFile("/etc/machine-id", m.ids.MachineID+"\n")

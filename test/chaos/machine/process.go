@@ -164,8 +164,13 @@ func (p *process) Usage(ctx context.Context, path string) (host.Usage, error) {
 // Has implements host.Tools.
 func (p *process) Has(tool string) bool { return p.node.Has(tool) }
 
-// Run implements host.Tools. A program that was started ends, whatever becomes of the process.
+// toolTime is how long a program runs on a machine.
+const toolTime = 10 * time.Millisecond
+
+// Run implements host.Tools. What a program does, it does at its end; a killed process takes
+// its programs along. No call is under way while the program runs.
 func (p *process) Run(ctx context.Context, c host.Command) (string, error) {
+	time.Sleep(toolTime)
 	return get(p, func() (string, error) { return p.node.Run(ctx, c) })
 }
 

@@ -84,6 +84,8 @@ func New(options Options) *Server {
 		"namespaces": corev1.SchemeGroupVersion.WithKind("Namespace"), "secrets": corev1.SchemeGroupVersion.WithKind("Secret"),
 		"nodes": corev1.SchemeGroupVersion.WithKind("Node"), "pods": corev1.SchemeGroupVersion.WithKind("Pod"), "events": corev1.SchemeGroupVersion.WithKind("Event"),
 		"storageclasses": {Group: "storage.k8s.io", Version: "v1", Kind: "StorageClass"}, "volumeattachments": {Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttachment"},
+		"volumeattributesclasses":   {Group: "storage.k8s.io", Version: "v1", Kind: "VolumeAttributesClass"},
+		"csinodes":                  {Group: "storage.k8s.io", Version: "v1", Kind: "CSINode"},
 		"customresourcedefinitions": {Group: "apiextensions.k8s.io", Version: "v1", Kind: customResourceDefinition},
 		"leases":                    {Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"},
 		"volumesnapshots":           snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshot"), "volumesnapshotcontents": snapshotv1.SchemeGroupVersion.WithKind("VolumeSnapshotContent"),

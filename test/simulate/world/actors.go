@@ -28,6 +28,7 @@ func acts() []act {
 	return []act{
 		{20, (*World).createClaim}, {12, (*World).deleteClaim}, {5, (*World).growClaim}, {4, (*World).cloneClaim}, {3, (*World).keepVolume}, {2, (*World).removeVolume}, {6, (*World).moveVolume},
 		{6, (*World).takeSnapshot}, {4, (*World).deleteSnapshot}, {3, (*World).restoreSnapshot}, {6, (*World).takeGroup}, {4, (*World).deleteGroup},
+		{8, (*World).startPods}, {20, (*World).movePod}, {3, (*World).endPods}, {4, (*World).killPlugin}, {2, (*World).restartKubelet}, {3, (*World).loseMachine},
 		{2, (*World).killReplica}, {2, (*World).stopReplica}, {2, (*World).cutOff}, {2, (*World).withholdEvents}, {1, (*World).restartServer},
 		{4, (*World).disturbCinder}, {3, (*World).disturbKubernetes}, {3, (*World).failBackend}, {1, func(w *World) { w.note("all tokens expire"); w.sim.ExpireTokens() }},
 		{1, func(w *World) { w.reload(w.random.IntN(3)) }}, {1, (*World).reuse},
@@ -99,7 +100,7 @@ func (w *World) removeClaim(claim *corev1.PersistentVolumeClaim) {
 
 // reuse deletes a claim and creates another of the same name as soon as it is gone.
 func (w *World) reuse() {
-	all := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
+	all := w.nativeClaims()
 	if claim, ok := pick(w, slices.DeleteFunc(all, func(c *corev1.PersistentVolumeClaim) bool { return c.DeletionTimestamp != nil })); ok {
 		w.removeClaim(claim)
 		w.gate.Run(w.soon(2 * time.Second))
@@ -112,8 +113,7 @@ func (w *World) reuse() {
 
 // growClaim asks for a larger volume of a bound claim.
 func (w *World) growClaim() {
-	all := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
-	claim, ok := pick(w, slices.DeleteFunc(all, func(c *corev1.PersistentVolumeClaim) bool {
+	claim, ok := pick(w, slices.DeleteFunc(w.nativeClaims(), func(c *corev1.PersistentVolumeClaim) bool {
 		return c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound
 	}))
 	if !ok {
@@ -127,9 +127,14 @@ func (w *World) growClaim() {
 	})
 }
 
+// nativeClaims returns the claims but for those of pods.
+func (w *World) nativeClaims() []*corev1.PersistentVolumeClaim {
+	return slices.DeleteFunc(apiserver.Objects[*corev1.PersistentVolumeClaim](w.api), func(c *corev1.PersistentVolumeClaim) bool { return c.Namespace == stager })
+}
+
 // cloneClaim creates a claim for the content of another, which may go meanwhile.
 func (w *World) cloneClaim() {
-	source, ok := pick(w, apiserver.Objects[*corev1.PersistentVolumeClaim](w.api))
+	source, ok := pick(w, w.nativeClaims())
 	if !ok {
 		return
 	}
@@ -299,7 +304,9 @@ func (w *World) removeIfThere(uid types.UID) {
 
 // choose picks a PersistentVolume that nobody has chosen before.
 func (w *World) choose(fits func(*corev1.PersistentVolume) bool) (*corev1.PersistentVolume, bool) {
-	pv, ok := pick(w, slices.DeleteFunc(w.pvs(), func(pv *corev1.PersistentVolume) bool { return pv.Spec.ClaimRef == nil || !fits(pv) }))
+	pv, ok := pick(w, slices.DeleteFunc(w.pvs(), func(pv *corev1.PersistentVolume) bool {
+		return pv.Spec.ClaimRef == nil || pv.Spec.CSI != nil || !fits(pv)
+	}))
 	return pv, ok && w.fates.Choose(pv.Name)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/policy/admission"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
@@ -45,7 +46,7 @@ func (w *World) noteLeader(p gate.Passage) {
 		return
 	}
 	for _, lease := range apiserver.Objects[*coordinationv1.Lease](w.api) {
-		if holder := lease.Spec.HolderIdentity; holder != nil && *holder != w.holder {
+		if holder := lease.Spec.HolderIdentity; lease.Name == wiring.LeaseName(provisionerName) && holder != nil && *holder != w.holder {
 			if w.holder = *holder; *holder != "" {
 				w.leader, w.ledSince = p.Client, time.Now()
 				w.note("%s leads", p.Client)
@@ -101,8 +102,16 @@ func (w *World) look() {
 		At: time.Now(), PVs: pvs, Bound: bound, Volumes: volumes, Foreign: w.foreign,
 		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
 		Fates: w.fates.All(), TooLate: w.tooLate,
-		AttachmentAsked: func(string) bool { return false },
+		Attachments: w.vas(), AttachmentAsked: func(uid string) bool { return w.attachments.DeletionRequested(types.UID(uid)) }, Writes: w.writes(),
 	})
+	for _, f := range w.wrong.take() {
+		w.course.Note(f)
+	}
+	for _, s := range w.machines {
+		for _, text := range s.Harm() {
+			w.course.Note(checker.Finding{Kind: checker.WrongContent, Object: "node " + s.Name, Text: text})
+		}
+	}
 }
 
 // state returns everything, and the reasons of warnings by their objects.
@@ -166,13 +175,14 @@ func (w *World) state() (s checker.State, told map[types.UID]map[string]bool) {
 		s.Claims = append(s.Claims, c)
 	}
 	w.addSnapshots(&s, told)
+	w.addMachines(&s)
 	return s, told
 }
 
 // requestOf returns what a claim asks the policy for, without its source.
 func requestOf(claim *corev1.PersistentVolumeClaim) policy.Request {
 	return policy.Request{
-		Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: classParameters(), VolumeMode: policy.Filesystem,
+		Namespace: claim.Namespace, StorageClass: *claim.Spec.StorageClassName, Parameters: parametersOf(*claim.Spec.StorageClassName), VolumeMode: policy.Filesystem,
 		Bytes: policy.Bytes(claim.Spec.Resources.Requests[corev1.ResourceStorage]),
 	}
 }
@@ -250,7 +260,11 @@ func (w *World) addGrowth(c *checker.Claim, request policy.Request, volumes []ci
 }
 
 func (w *World) backendOf() map[string]string {
-	return map[string]string{w.sim.ProjectID("team-a"): "gold", w.sim.ProjectID("team-b"): "silver", cindersim.DefaultNoauthProject: "lab"}
+	of := map[string]string{w.sim.ProjectID("team-a"): "gold", w.sim.ProjectID("team-b"): "silver", cindersim.DefaultNoauthProject: "lab"}
+	for backend, project := range arrayProjects() {
+		of[project] = backend
+	}
+	return of
 }
 
 // ended finds replicas that have exited by themselves.
@@ -271,6 +285,8 @@ func (w *World) settle(longest time.Duration) error {
 		}
 		state, told := w.state()
 		w.tidySnapshots(told)
+		w.rebootTheForgetful()
+		w.restartTheWaiting()
 		findings := checker.Ending(state)
 		if clean++; len(findings) > 0 {
 			clean = 0

@@ -36,7 +36,7 @@ func groupObjects() []apiserver.Object {
 
 // takeGroup takes a group of a claim and perhaps others, which may go meanwhile.
 func (w *World) takeGroup() {
-	claims := apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)
+	claims := w.nativeClaims()
 	first, ok := pick(w, claims)
 	if !ok {
 		return

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/gate"
@@ -25,6 +26,9 @@ type network struct {
 	cut    context.CancelFunc
 
 	servers map[string]*server
+	// sockets are where the client itself listens, by address.
+	mu      sync.Mutex
+	sockets map[string]*server
 }
 
 // server serves one client.
@@ -39,7 +43,7 @@ var errCut = errors.New("the network is cut")
 
 // newNetwork connects a client to servers, by the names of their hosts.
 func (w *World) newNetwork(client string) *network {
-	n := &network{client: client, servers: map[string]*server{}}
+	n := &network{client: client, servers: map[string]*server{}, sockets: map[string]*server{}}
 	n.ctx, n.cut = context.WithCancel(context.Background())
 	for host, handler := range w.hosts {
 		s := &server{accepts: make(chan net.Conn), closed: n.ctx.Done(), address: host}
@@ -59,6 +63,21 @@ func (n *network) DialContext(ctx context.Context, _, address string) (net.Conn,
 	if s == nil {
 		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 	}
+	return n.connect(ctx, s)
+}
+
+// DialSocket connects to a socket that the client listens on.
+func (n *network) DialSocket(ctx context.Context, address string) (net.Conn, error) {
+	n.mu.Lock()
+	s := n.sockets[address]
+	n.mu.Unlock()
+	if s == nil {
+		return nil, errCut
+	}
+	return n.connect(ctx, s)
+}
+
+func (n *network) connect(ctx context.Context, s *server) (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
 	case s.accepts <- far:
@@ -71,9 +90,13 @@ func (n *network) DialContext(ctx context.Context, _, address string) (net.Conn,
 	}
 }
 
-// Listen implements app.Network: nobody connects.
+// Listen implements app.Network.
 func (n *network) Listen(_, address string) (net.Listener, error) {
-	return &server{accepts: make(chan net.Conn), closed: n.ctx.Done(), address: address}, nil
+	s := &server{accepts: make(chan net.Conn), closed: n.ctx.Done(), address: address}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sockets[address] = s
+	return s, nil
 }
 
 // Accept implements net.Listener.

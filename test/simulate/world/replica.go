@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,10 +12,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/test/simulate/cluster"
 )
 
 // replica is one process of the program.
@@ -55,7 +58,7 @@ func (w *World) start() (*replica, error) {
 	r.network = w.newNetwork(r.name)
 	options := app.Options{
 		PolicyFile: filepath.Join(w.dir, "policy.yaml"), CloudsFile: filepath.Join(w.dir, "clouds.yaml"),
-		Namespace: ownNamespace, ProvisionerName: provisionerName, Listen: "health",
+		Namespace: ownNamespace, ProvisionerName: provisionerName, Listen: "health", CSIEndpoint: "unix://" + csiSocket,
 		LeaderElect: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
 		DrainTimeout: 20 * time.Second, ReadLag: readLag, Workers: 100, KubeQPS: 500, KubeBurst: 1000,
 		Protocols: mappers.BuiltIn(), Config: &rest.Config{Host: "http://" + apiHost}, Network: r.network,
@@ -72,8 +75,32 @@ func (w *World) start() (*replica, error) {
 		r.err = a.Run(ctx)
 		r.network.cut()
 	}()
+	go w.attach(r)
 	return r, nil
 }
+
+// csiSocket is where replicas serve the external-attacher.
+const csiSocket = "/csi/csi.sock"
+
+// attach runs the external-attacher beside a replica. It is started again whenever it
+// exits.
+func (w *World) attach(r *replica) {
+	for r.network.ctx.Err() == nil {
+		beside := w.newNetwork(r.name + besideReplica)
+		end := context.AfterFunc(r.network.ctx, beside.cut)
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://" + apiHost, Dial: beside.DialContext, QPS: 1000, Burst: 1000})
+		if err == nil {
+			err = cluster.Attach(beside.ctx, client, func(ctx context.Context) (net.Conn, error) { return r.network.DialSocket(ctx, csiSocket) })
+		}
+		fmt.Fprintf(r.log, "the attacher exits: %v\n", err)
+		end()
+		beside.cut()
+		time.Sleep(time.Second)
+	}
+}
+
+// besideReplica is how the names of clients end that share the pod of a replica.
+const besideReplica = "/attacher"
 
 // kill ends a replica's connections in one instant, so nothing that it does from now on
 // has an effect. Requests under way may still have theirs.

@@ -29,7 +29,7 @@ func snapshotObjects() []apiserver.Object {
 }
 
 func (w *World) takeSnapshot() {
-	claim, ok := pick(w, apiserver.Objects[*corev1.PersistentVolumeClaim](w.api))
+	claim, ok := pick(w, w.nativeClaims())
 	if !ok {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,7 +26,9 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
+	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/cluster"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/gate"
@@ -72,6 +75,16 @@ type World struct {
 	leader, holder string
 	ledSince       time.Time
 
+	arrays   map[string]*drivers.Array
+	storage  *machine.Storage
+	machines []*station
+	// pods are those that are meant to run on machines, of workloads.
+	pods        *books.Pods
+	workloads   []*workload
+	attachments *books.Attachments
+	// wrong are findings of machines.
+	wrong findings
+
 	cinder, kubernetes trouble
 	// cut and withheld say until when a client is cut off, or gets no events.
 	cut, withheld map[string]time.Time
@@ -91,6 +104,26 @@ type slot struct {
 	again   time.Time
 }
 
+// findings collects those of other goroutines.
+type findings struct {
+	mu  sync.Mutex
+	all []checker.Finding
+}
+
+func (f *findings) note(found checker.Finding) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, found)
+}
+
+func (f *findings) take() []checker.Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.all
+	f.all = nil
+	return all
+}
+
 // planned is what somebody will do.
 type planned struct {
 	at time.Time
@@ -108,6 +141,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
 		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
+		pods: books.NewPods(), attachments: books.NewAttachments(), arrays: newArrays(),
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
@@ -123,7 +157,7 @@ func New(seed uint64, dir string) (*World, error) {
 	})
 	w.gate = gate.New(gate.Options{Seed: seed, Weather: w.weather, Passed: w.passed})
 	var err error
-	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond,
+	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, Types: volumeTypes(w.arrays), CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond,
 		Lag: time.Duration(seed%4) * readLag / 4})
 	if err != nil {
 		return nil, err
@@ -149,6 +183,9 @@ func New(seed uint64, dir string) (*World, error) {
 		return nil, err
 	}
 	cluster.StartSnapshots(ctx, client, snapshots)
+	if err := w.boot(ctx); err != nil {
+		return nil, err
+	}
 	return w, w.restart()
 }
 
@@ -156,7 +193,7 @@ func (w *World) prepare() error {
 	objects := []apiserver.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ownNamespace}},
 	}
-	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
+	for _, tenant := range []string{"a", "b", "c", "d", "e", stager} {
 		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
 	}
 	for _, class := range classes() {
@@ -165,7 +202,7 @@ func (w *World) prepare() error {
 			policy = corev1.PersistentVolumeReclaimRetain
 		}
 		objects = append(objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisionerName,
-			Parameters: classParameters(), ReclaimPolicy: &policy, VolumeBindingMode: &mode, AllowVolumeExpansion: new(true)})
+			Parameters: parametersOf(class), ReclaimPolicy: &policy, VolumeBindingMode: &mode, AllowVolumeExpansion: new(true)})
 	}
 	for _, object := range append(objects, snapshotObjects()...) {
 		if _, err := w.api.Create(object); err != nil {
@@ -195,9 +232,14 @@ func (w *World) addForeign() error {
 	return nil
 }
 
-func classes() []string { return []string{"fast", "dual", "kept", "moved"} }
+func classes() []string { return []string{"fast", "dual", "kept", "moved", shown, masked} }
 
-func classParameters() map[string]string { return map[string]string{"type": "iscsi"} }
+func parametersOf(class string) map[string]string {
+	if class == shown || class == masked {
+		return map[string]string{"type": class}
+	}
+	return map[string]string{"type": "iscsi"}
+}
 
 // weather is how the network is for a passage now.
 func (w *World) weather(p gate.Passage) gate.Weather {
@@ -209,10 +251,11 @@ func (w *World) weather(p gate.Passage) gate.Weather {
 	if now.Before(trouble.until) && p.Client != "controllers" {
 		weather = trouble.Weather
 	}
-	weather.Until = w.cut[p.Client]
+	pod := strings.TrimSuffix(p.Client, besideReplica)
+	weather.Until = w.cut[pod]
 	if p.Kind == gate.Event {
 		weather.Lost, weather.Failed = weather.Lost/20, 0
-		if until := w.withheld[p.Client]; until.After(weather.Until) {
+		if until := w.withheld[pod]; until.After(weather.Until) {
 			weather.Until = until
 		}
 	}
@@ -256,6 +299,7 @@ func (w *World) run(during time.Duration) error {
 			return err
 		}
 		w.catchUp(time.Now())
+		w.runPods()
 		step := min(time.Until(until), time.Second)
 		w.gate.Run(time.Now().Add(step))
 		w.ended()
@@ -272,9 +316,12 @@ func (w *World) Trace() []string { return w.trace }
 // Steps counts what has passed.
 func (w *World) Steps() int { return w.steps }
 
-// Logs returns what each replica has logged.
+// Logs returns what each replica and node has logged.
 func (w *World) Logs() map[string]string {
 	logs := map[string]string{}
+	for _, s := range w.machines {
+		logs[s.Name] = s.Log()
+	}
 	for _, s := range w.slots {
 		if s.replica != nil {
 			logs[s.replica.name] = s.replica.log.String()
@@ -291,6 +338,7 @@ func policyText(variant int) string {
 	scale := []int{10, 6, 16}[variant]
 	limit := func(most int) string { return fmt.Sprint(most * scale / 10) }
 	return strings.NewReplacer("CLUSTER", clusterID, "PROJECT", cindersim.DefaultNoauthProject,
+		"SHOWN", arrayProjects()[shown], "MASKED", arrayProjects()[masked],
 		"GOLD", limit(26), "SILVER", limit(50), "LAB", limit(30), "A-VOLUMES", limit(19), "B-GIGABYTES", limit(36), "C-VOLUMES", limit(22)).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -302,6 +350,8 @@ backends:
   - {name: gold, auth: {cloud: team-a}, workflow: reserve, limits: {volumes: GOLD}}
   - {name: silver, auth: {cloud: team-b}, workflow: attachment, limits: {gigabytes: SILVER}}
   - {name: lab, auth: {noauth: {endpoint: "http://noauth/v3", project: PROJECT}}, workflow: reserve, limits: {volumes: LAB}}
+  - {name: shown, auth: {noauth: {endpoint: "http://noauth/v3", project: SHOWN}}, mode: csi}
+  - {name: masked, auth: {noauth: {endpoint: "http://noauth/v3", project: MASKED}}, mode: csi, csi: {fencing: initiator}}
 tenants:
   - name: a
     namespaces: [a]
@@ -325,6 +375,7 @@ tenants:
       - {storageClasses: [dual], backends: [lab, silver], groups: true}
   - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
   - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
+  - {name: n, namespaces: [n], classes: [{storageClasses: [shown], backends: [shown]}, {storageClasses: [masked], backends: [masked]}]}
 `)
 }
 
@@ -354,6 +405,9 @@ func (w *World) Close() {
 	}
 	w.stop()
 	w.controllers.cut()
+	for _, s := range w.machines {
+		s.network.cut()
+	}
 	w.sim.Close()
 	w.gate.Close()
 	for _, r := range w.dead {
