@@ -62,6 +62,12 @@ func (j *journal) snapshot() []Entry {
 	return entries
 }
 
+func (j *journal) last() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.numbers
+}
+
 func (j *journal) countByOperation() map[string]int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -272,6 +272,9 @@ func (s *Simulator) SetZoneFull(zone string, full bool) {
 // Journal returns a copy of the journal, in the order of arrival.
 func (s *Simulator) Journal() []Entry { return s.journal.snapshot() }
 
+// Requests returns how many requests have arrived, which is the number of the last one.
+func (s *Simulator) Requests() int { return s.journal.last() }
+
 // CountByOperation counts the journal's requests by operation.
 func (s *Simulator) CountByOperation() map[string]int { return s.journal.countByOperation() }
 

@@ -31,7 +31,7 @@ func acts() []act {
 		{8, (*World).startPods}, {20, (*World).movePod}, {3, (*World).endPods}, {4, (*World).killPlugin}, {2, (*World).restartKubelet}, {3, (*World).loseMachine},
 		{2, (*World).killReplica}, {2, (*World).stopReplica}, {2, (*World).cutOff}, {2, (*World).withholdEvents}, {1, (*World).restartServer},
 		{4, (*World).disturbCinder}, {3, (*World).disturbKubernetes}, {3, (*World).failBackend}, {1, func(w *World) { w.note("all tokens expire"); w.sim.ExpireTokens() }},
-		{1, func(w *World) { w.reload(w.random.IntN(3)) }}, {1, (*World).reuse},
+		{1, func(w *World) { w.reload(w.random.IntN(variants)) }}, {1, (*World).reuse},
 	}
 }
 

@@ -33,7 +33,7 @@ func (w *World) passed(p gate.Passage, verdict gate.Verdict, sent time.Time) {
 		w.noteLeader(p)
 		return
 	}
-	w.sent[len(w.sim.Journal())] = sent
+	w.sent[w.sim.Requests()] = sent
 	if p.Server != "keystone" && checker.IsStale(p.Client, sent, w.leader, w.ledSince) {
 		w.course.Note(checker.Finding{Kind: checker.Stale, Object: p.Client, Text: fmt.Sprintf("sent %s at %s, and %s led since %s", p.What, clock(sent), w.leader, clock(w.ledSince))})
 	}
@@ -302,6 +302,7 @@ func (w *World) settle(longest time.Duration) error {
 			break
 		}
 	}
+	w.noteKeys()
 	for _, f := range w.quotas.Exceeded(w.sim.Volumes(), checker.Everything) {
 		w.course.Note(f)
 	}

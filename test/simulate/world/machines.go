@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -21,11 +22,17 @@ import (
 )
 
 // The arrays of machines, which are StorageClasses, volume types and backends, too. One
-// shows its volumes to everybody, the other each only to the nodes that have it.
+// shows its volumes to everybody, the other each only to the nodes that have it. Nodes
+// encrypt those of sealed, a StorageClass of the latter.
 const (
 	shown  = "shown"
 	masked = "masked"
+	sealed = "sealed"
 )
+
+// keySecret is the Secret of key-encryption keys, with an entry for each variant of the
+// policy.
+const keySecret = "keys"
 
 // arrayProjects are the projects of the noauth Cinder for them.
 func arrayProjects() map[string]string {
@@ -232,6 +239,30 @@ func (w *World) reports() []checker.Report {
 		all = append(all, r)
 	}
 	return all
+}
+
+// noteKeys finds sealed volumes whose content is not encrypted, and logs with a key.
+func (w *World) noteKeys() {
+	logs := w.Logs()
+	for _, v := range w.sim.Volumes() {
+		if v.Metadata[checker.StampStorageClass] != sealed {
+			continue
+		}
+		note := func(kind checker.Kind, text string) {
+			w.course.Note(checker.Finding{Kind: kind, Object: "volume " + v.ID, Text: text, VolumeID: v.ID, ClaimUID: v.Metadata[checker.StampClaimUID]})
+		}
+		passphrases, plain := w.storage.Encryption(v.ID)
+		if plain {
+			note(checker.InTheClear, "its rule encrypts, and its content has no LUKS header")
+		}
+		for name, log := range logs {
+			for _, passphrase := range passphrases {
+				if strings.Contains(log, passphrase) {
+					note(checker.KeyShown, "its passphrase is in the log of "+name)
+				}
+			}
+		}
+	}
 }
 
 // rebootTheForgetful does what the guide to lost nodes says: it reboots a node that has a

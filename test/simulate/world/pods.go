@@ -47,7 +47,7 @@ func (w *World) startPods() {
 	if len(w.workloads) >= most {
 		return
 	}
-	class, _ := pick(w, []string{shown, masked})
+	class, _ := pick(w, []string{shown, masked, sealed})
 	made, err := w.api.Create(claimOf(stager, fmt.Sprintf("staged-%d", w.random.IntN(12)), class, 1))
 	if err != nil {
 		return
@@ -190,7 +190,7 @@ func (p *workload) podName() string { return fmt.Sprintf("%s-%d", p.claim.UID, p
 func (w *World) restartTheWaiting() {
 	const patience = 3 * time.Minute
 	for _, p := range w.workloads {
-		if p.wanted.on != nil && p.wanted == p.placed && time.Since(p.since) > patience && !p.placed.on.Serves(p.volume.PV, p.podName()) && *p.claim.Spec.StorageClassName == masked {
+		if p.wanted.on != nil && p.wanted == p.placed && time.Since(p.since) > patience && !p.placed.on.Serves(p.volume.PV, p.podName()) && *p.claim.Spec.StorageClassName != shown {
 			w.note("claim %s is scaled down for a while", p.claim.Name)
 			p.wanted.attachment++
 		}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/policy"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
@@ -190,21 +191,26 @@ func New(seed uint64, dir string) (*World, error) {
 }
 
 func (w *World) prepare() error {
-	objects := []apiserver.Object{
+	all := []apiserver.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ownNamespace}},
 	}
+	keys := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ownNamespace, Name: keySecret, Labels: map[string]string{objects.LabelKeyEncryption: "true"}}, Data: map[string][]byte{}}
+	for variant := range variants {
+		keys.Data[fmt.Sprint(variant)] = []byte(fmt.Sprintf("%064x", variant+1))
+	}
+	all = append(all, keys)
 	for _, tenant := range []string{"a", "b", "c", "d", "e", stager} {
-		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
+		all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
 	}
 	for _, class := range classes() {
 		policy, mode := corev1.PersistentVolumeReclaimDelete, storagev1.VolumeBindingImmediate
 		if class == "kept" {
 			policy = corev1.PersistentVolumeReclaimRetain
 		}
-		objects = append(objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisionerName,
+		all = append(all, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisionerName,
 			Parameters: parametersOf(class), ReclaimPolicy: &policy, VolumeBindingMode: &mode, AllowVolumeExpansion: new(true)})
 	}
-	for _, object := range append(objects, snapshotObjects()...) {
+	for _, object := range append(all, snapshotObjects()...) {
 		if _, err := w.api.Create(object); err != nil {
 			return err
 		}
@@ -232,11 +238,14 @@ func (w *World) addForeign() error {
 	return nil
 }
 
-func classes() []string { return []string{"fast", "dual", "kept", "moved", shown, masked} }
+func classes() []string { return []string{"fast", "dual", "kept", "moved", shown, masked, sealed} }
 
 func parametersOf(class string) map[string]string {
-	if class == shown || class == masked {
+	switch class {
+	case shown, masked:
 		return map[string]string{"type": class}
+	case sealed:
+		return map[string]string{"type": masked}
 	}
 	return map[string]string{"type": "iscsi"}
 }
@@ -333,12 +342,15 @@ func (w *World) Logs() map[string]string {
 	return logs
 }
 
-// policyText returns one of three policies: with the limits as usual, lower or higher.
+// variants is how many policies there are.
+const variants = 3
+
+// policyText returns one of the policies: with the limits as usual, lower or higher.
 func policyText(variant int) string {
 	scale := []int{10, 6, 16}[variant]
 	limit := func(most int) string { return fmt.Sprint(most * scale / 10) }
 	return strings.NewReplacer("CLUSTER", clusterID, "PROJECT", cindersim.DefaultNoauthProject,
-		"SHOWN", arrayProjects()[shown], "MASKED", arrayProjects()[masked],
+		"KEYS", keySecret, "VARIANT", fmt.Sprint(variant), "SHOWN", arrayProjects()[shown], "MASKED", arrayProjects()[masked],
 		"GOLD", limit(26), "SILVER", limit(50), "LAB", limit(30), "A-VOLUMES", limit(19), "B-GIGABYTES", limit(36), "C-VOLUMES", limit(22)).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
 kind: Policy
@@ -375,7 +387,7 @@ tenants:
       - {storageClasses: [dual], backends: [lab, silver], groups: true}
   - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
   - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
-  - {name: n, namespaces: [n], classes: [{storageClasses: [shown], backends: [shown]}, {storageClasses: [masked], backends: [masked]}]}
+  - {name: n, namespaces: [n], classes: [{storageClasses: [shown], backends: [shown]}, {storageClasses: [masked], backends: [masked]}, {storageClasses: [sealed], backends: [masked], encrypt: {keySecret: KEYS, entry: "VARIANT"}}]}
 `)
 }
 
