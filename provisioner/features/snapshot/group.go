@@ -430,6 +430,8 @@ func (c *groups) patchGroupContent(ctx context.Context, content *groupv1.VolumeG
 // is decided by the content of the group.
 func (r *removing) followGroup(ctx context.Context) error {
 	switch {
+	case r.content.DeletionTimestamp == nil && objects.IsSnapshotRecorded(r.content):
+		return r.checkGroup(ctx)
 	case r.content.DeletionTimestamp == nil:
 		return r.recordMember(ctx)
 	case objects.IsCSISnapshot(r.content) || !slices.ContainsFunc(r.content.Finalizers, isOurFinalizer):
@@ -441,11 +443,28 @@ func (r *removing) followGroup(ctx context.Context) error {
 	return r.letGo(ctx)
 }
 
+// checkGroup deletes the content of a native member that was written just while its group was
+// being deleted, and that the snapshot-controller has not bound: nobody else ever would.
+func (r *removing) checkGroup(ctx context.Context) error {
+	groups := r.groupsShown()
+	if groups == nil || r.content.Spec.Driver != r.Name || r.content.Spec.VolumeSnapshotRef.UID != "" {
+		return nil
+	}
+	name := objects.GroupContentName(objects.GroupOf(r.content))
+	if _, err := groups.contents.Get(name); !apierrors.IsNotFound(err) {
+		return err // its end brings this content back
+	}
+	if live, err := r.grouped.groupContentAt(ctx, name); err != nil || live != nil {
+		return err
+	}
+	return r.deleteContent(ctx, r.content)
+}
+
 // recordMember writes on a member's content its part of the group's record. From then on a
 // claim can be made from it.
 func (r *removing) recordMember(ctx context.Context) error {
 	groups := r.groupsShown()
-	if groups == nil || objects.IsSnapshotRecorded(r.content) {
+	if groups == nil {
 		return nil
 	}
 	group, err := groups.contents.Get(objects.GroupContentName(objects.GroupOf(r.content)))

@@ -238,6 +238,9 @@ func (c *groups) groupContentEvents() cache.ResourceEventHandler {
 			delete(c.removed, content.UID)
 			c.mu.Unlock()
 			origin, err := objects.GroupOriginOf(content)
+			for _, m := range origin.Members {
+				c.enqueue(item{contentItem, "", m.Content}) // it may have come too late
+			}
 			if err != nil || removed {
 				return
 			}

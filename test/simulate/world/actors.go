@@ -76,11 +76,7 @@ func (w *World) createClaim() {
 		size = 12
 	}
 	// Few names, so that they are used again.
-	claim, err := w.api.Create(claimOf(tenant, fmt.Sprintf("data-%d", w.random.IntN(15)), class, size))
-	if err == nil {
-		w.note("tenant %s creates claim %s (%s): %d GiB of %s", tenant, claim.GetName(), claim.GetUID(), size, class)
-		w.claims.NoteMade(claim.GetUID())
-	}
+	w.makeClaim(tenant, fmt.Sprintf("data-%d", w.random.IntN(15)), class, size)
 }
 
 func (w *World) deleteClaim() {
@@ -338,11 +334,16 @@ func change[T apiserver.Object](w *World, object T, how func(T)) (T, error) {
 func (w *World) killReplica() {
 	slot := w.random.IntN(len(w.slots))
 	if s := &w.slots[slot]; s.replica != nil {
-		w.note("%s is killed", s.replica.name)
-		s.replica.kill()
-		w.dead = append(w.dead, s.replica)
-		s.replica, s.again = nil, w.soon(20*time.Second)
+		w.kill(s, w.soon(20*time.Second))
 	}
+}
+
+// kill kills the replica of a slot, which starts again at some time.
+func (w *World) kill(s *slot, again time.Time) {
+	w.note("%s is killed", s.replica.name)
+	s.replica.kill()
+	w.dead = append(w.dead, s.replica)
+	s.replica, s.again = nil, again
 }
 
 func (w *World) stopReplica() {

@@ -26,6 +26,7 @@ import (
 func (w *World) passed(p gate.Passage, verdict gate.Verdict, sent time.Time) {
 	w.steps++
 	w.note("%s %s %s %s %s", p.Kind, verdict, p.Client, p.Server, p.What)
+	w.sprang(p)
 	if p.Kind != gate.Request || verdict != gate.Passes || strings.HasPrefix(p.What, http.MethodGet) {
 		return
 	}
@@ -288,7 +289,7 @@ func (w *World) settle(longest time.Duration) error {
 		w.rebootTheForgetful()
 		w.restartTheWaiting()
 		findings := checker.Ending(state)
-		if clean++; len(findings) > 0 {
+		if clean++; len(findings) > 0 || len(w.planned) > 0 {
 			clean = 0
 		}
 		if clean == 2 {

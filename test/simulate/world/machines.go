@@ -114,19 +114,32 @@ func (w *World) restartKubelet() {
 	}
 }
 
-// loseMachine cuts a machine off, or takes its power, and it comes back some time. An
-// administrator may have tainted it or deleted its Node, and replaced it.
+// loseMachine loses a machine, which comes back some time.
 func (w *World) loseMachine() {
 	s, _ := pick(w, w.machines)
 	if !s.takesPods() || !slices.ContainsFunc(w.machines, func(other *station) bool { return other != s && other.takesPods() }) {
 		return
 	}
-	const cutOff, powerless, tainted, deleted, replaced = 0, 1, 2, 3, 4
-	kind := w.random.IntN(5)
-	w.note("%s is lost (%d)", s.Name, kind)
 	if w.random.IntN(3) == 0 {
 		s.KillPlugin(1+w.random.IntN(8), w.random.IntN(2) == 0, 5*time.Second)
 	}
+	kind, _ := pick(w, []loss{cutOff, powerless, tainted, deleted, replaced})
+	w.lose(s, kind)
+}
+
+// loss is how a machine is lost, and what the administrator does about it.
+type loss string
+
+const (
+	cutOff    loss = "cut off"
+	powerless loss = "without power"
+	tainted   loss = "cut off, and tainted"
+	deleted   loss = "cut off, and its Node deleted"
+	replaced  loss = "cut off, its Node deleted, and replaced"
+)
+
+func (w *World) lose(s *station, kind loss) {
+	w.note("%s is %s", s.Name, kind)
 	if kind == powerless {
 		s.Off()
 	}

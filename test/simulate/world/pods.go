@@ -48,15 +48,20 @@ func (w *World) startPods() {
 		return
 	}
 	class, _ := pick(w, []string{shown, masked, sealed})
-	made, err := w.api.Create(claimOf(stager, fmt.Sprintf("staged-%d", w.random.IntN(12)), class, 1))
-	if err != nil {
+	w.runPodsOf(class, w.random.IntN(len(w.machines)))
+}
+
+// runPodsOf creates a claim whose pods run on machines, first on the one of a number.
+func (w *World) runPodsOf(class string, on int) {
+	name := fmt.Sprintf("staged-%d", w.random.IntN(12))
+	if w.makeClaim(stager, name, class, 1) == "" {
 		return
 	}
-	claim := made.(*corev1.PersistentVolumeClaim)
-	w.note("tenant %s creates claim %s (%s) of %s, for pods", stager, claim.Name, claim.UID, class)
-	w.claims.NoteMade(claim.UID)
-	on, _ := pick(w, w.machines)
-	w.workloads = append(w.workloads, &workload{claim: claim, patience: time.Duration(w.random.Int64N(int64(time.Minute))), wanted: placement{on: on, pod: 1}})
+	claim, err := w.Claim(stager, name)
+	if err != nil {
+		panic(err) // it was just made
+	}
+	w.workloads = append(w.workloads, &workload{claim: claim, patience: time.Duration(w.random.Int64N(int64(time.Minute))), wanted: placement{on: w.machines[on], pod: 1}})
 }
 
 // movePod has the next pod of a claim run, perhaps on another machine.
@@ -124,11 +129,11 @@ func (w *World) runPod(p *workload) {
 
 // leave takes a pod from its machine, and its volume, unless the next pod runs there.
 func (w *World) leave(p *workload) {
-	if p.wanted.on == p.placed.on && p.wanted.attachment == p.placed.attachment {
+	a := p.attachment
+	if p.wanted.on == p.placed.on && p.wanted.attachment == p.placed.attachment && !w.attachments.DeletionRequested(a.UID) {
 		w.put(p)
 		return
 	}
-	a := p.attachment
 	w.pods.Remove(a.Spec.NodeName, p.volume.PV)
 	if !w.attachments.DeletionRequested(a.UID) {
 		if node := w.node(a.Spec.NodeName); node != nil && slices.Contains(node.Status.VolumesInUse, machine.InUse(p.volume.Handle)) {

@@ -92,6 +92,9 @@ type World struct {
 	faults        []*cindersim.Injection
 	planned       []planned
 
+	// trap lets something befall a request; nil for nothing.
+	trap *trap
+
 	trace []string
 	steps int
 
@@ -268,6 +271,9 @@ func (w *World) weather(p gate.Passage) gate.Weather {
 			weather.Until = until
 		}
 	}
+	if w.trap != nil {
+		return w.spring(p, weather)
+	}
 	return weather
 }
 
@@ -285,11 +291,7 @@ func (w *World) Run(rounds int) ([]checker.Finding, error) {
 		}
 		w.calm()
 		if round == rounds-1 {
-			for _, claim := range apiserver.Objects[*corev1.PersistentVolumeClaim](w.api) {
-				if claim.DeletionTimestamp == nil {
-					w.removeClaim(claim)
-				}
-			}
+			w.removeAll()
 		}
 		if err := w.settle(settles); err != nil {
 			return nil, err
