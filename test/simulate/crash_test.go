@@ -20,6 +20,7 @@ import (
 )
 
 var (
+	update  = flag.Bool("update", false, "write testdata/requests.txt")
 	oneCase = flag.String("case", "", "run the one case in this process, and print its outcome; JSON")
 	lanes   = flag.Int("lanes", 2, "how many cases run at once")
 )
@@ -34,19 +35,41 @@ func TestCrashMatrix(t *testing.T) {
 		t.Skip("for TestCase")
 	}
 	picked := sample.New(t)
+	var requests strings.Builder
+	requests.WriteString("# What replicas request in each scenario in which nothing goes wrong.\n# TestCrashMatrix lets everything happen at each; go test -run CrashMatrix -update writes this.\n")
 	for _, scenario := range world.Scenarios() {
-		t.Run(scenario, func(t *testing.T) { crashMatrix(t, scenario, picked) })
+		t.Run(scenario, func(t *testing.T) {
+			recorded := runCase(t, world.Case{Scenario: scenario})
+			fmt.Fprintf(&requests, "\n%s\n", scenario)
+			for _, step := range recorded.Steps {
+				fmt.Fprintf(&requests, "  %s\n", step.Kind())
+			}
+			if report(t, "undisturbed", recorded); !t.Failed() && !*update {
+				crashMatrix(t, scenario, recorded, picked)
+			}
+		})
+	}
+	checkRequests(t, requests.String())
+}
+
+// checkRequests fails if the scenarios have other requests than are known.
+func checkRequests(t *testing.T, got string) {
+	const file = "testdata/requests.txt"
+	if strings.Contains(flag.Lookup("test.run").Value.String(), "/") {
+		return // somebody picks scenarios
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if want, err := os.ReadFile(file); err != nil || string(want) != got {
+		t.Errorf("%s is not what replicas request (%v); see what has changed, and write it with -update", file, err)
 	}
 }
 
-func crashMatrix(t *testing.T, scenario string, picked *sample.Sample) {
-	recorded := runCase(t, world.Case{Scenario: scenario})
-	if len(recorded.Steps) == 0 && len(recorded.Findings) == 0 {
-		t.Fatal("no request of a replica was seen")
-	}
-	if report(t, "undisturbed", recorded); t.Failed() {
-		return
-	}
+func crashMatrix(t *testing.T, scenario string, recorded world.Outcome, picked *sample.Sample) {
 	var cases []world.Case
 	for i, step := range recorded.Steps {
 		for _, mishap := range world.Mishaps() {

@@ -281,7 +281,12 @@ func scenarios() []scenario {
 		return func(w *World) { w.makeClaim(namespace, "data", class, 1) }
 	}
 	steps := func(all ...func(*World)) []func(*World) { return all }
-	run := func(class string) func(*World) { return func(w *World) { w.runPodsOf(class, 0) } }
+	run := func(class string) func(*World) {
+		return func(w *World) {
+			w.runPodsOf(class, 0)
+			w.workloads[0].patience = 5 * time.Second
+		}
+	}
 	moveTo := func(n int) func(*World) {
 		return func(w *World) {
 			p := w.workloads[0]
@@ -305,15 +310,19 @@ func scenarios() []scenario {
 		{"deletion of a group", steps(make("a", "fast"), (*World).takeGroup), (*World).deleteGroup, 0},
 		{"volume for a populator's claim", steps(make("d", "moved")), func(w *World) { w.giveVolume((*World).populate) }, 0},
 		{"volume handed to another claim", steps(make("d", "moved")), func(w *World) { w.giveVolume((*World).handOver) }, 0},
-		{"claim in mode csi", nil, func(w *World) { w.makeClaim(stager, "data", shown, 1) }, 1},
+		{"volume in mode csi for a populator's claim", steps(make("d", shown)), func(w *World) { w.giveVolume((*World).populate) }, 0},
+		{"volume in mode csi handed to another claim", steps(make("d", shown)), func(w *World) { w.giveVolume((*World).handOver) }, 0},
+		{"claim in mode csi", nil, make(stager, shown), 1},
+		{"deletion in mode csi", steps(make(stager, shown)), (*World).deleteClaim, 0},
 		{"first pod", nil, run(shown), 1},
 		{"first pod of an encrypted volume", nil, run(sealed), 1},
 		{"pod moves", steps(run(masked)), moveTo(1), 0},
 		{"pod ends", steps(run(shown)), end, 0},
 		{"claim of a pod is deleted", steps(run(masked)), (*World).deleteClaim, 0},
-		{"machine is cut off", steps(run(masked)), func(w *World) { w.lose(w.machines[0], cutOff) }, 0},
+		{"machine is cut off", steps(run(shown)), func(w *World) { w.lose(w.machines[0], cutOff) }, 0},
+		{"machine that the array keeps out is cut off", steps(run(masked)), func(w *World) { w.lose(w.machines[0], cutOff) }, 0},
 		{"machine is tainted", steps(run(shown)), func(w *World) { w.lose(w.machines[0], tainted) }, 0},
-		{"machine is replaced", steps(run(masked)), func(w *World) { w.lose(w.machines[0], replaced) }, 0},
+		{"machine is replaced", steps(run(shown)), func(w *World) { w.lose(w.machines[0], replaced) }, 0},
 	}
 }
 
@@ -325,7 +334,7 @@ func (w *World) giveVolume(give func(*World, *corev1.PersistentVolume, *corev1.P
 		w.note("%s: %s", pv.Name, err)
 		return
 	}
-	give(w, pv, before, claimOf("e", "next", "moved", 1))
+	give(w, pv, before, claimOf("e", "next", *before.Spec.StorageClassName, 1))
 }
 
 // makeClaim creates a claim.

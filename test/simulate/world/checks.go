@@ -103,7 +103,7 @@ func (w *World) look() {
 		At: time.Now(), PVs: pvs, Bound: bound, Volumes: volumes, Foreign: w.foreign,
 		Asked: func(uid string) bool { return w.claims.DeletionRequested(types.UID(uid)) },
 		Fates: w.fates.All(), TooLate: w.tooLate,
-		Attachments: w.vas(), AttachmentAsked: func(uid string) bool { return w.attachments.DeletionRequested(types.UID(uid)) }, Writes: w.writes(),
+		Attachments: slices.DeleteFunc(w.vas(), w.isFenced), AttachmentAsked: func(uid string) bool { return w.attachments.DeletionRequested(types.UID(uid)) }, Writes: w.writes(),
 	})
 	for _, f := range w.wrong.take() {
 		w.course.Note(f)

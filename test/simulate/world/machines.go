@@ -15,6 +15,7 @@ import (
 
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
@@ -58,10 +59,11 @@ func volumeTypes(arrays map[string]*drivers.Array) []drivers.VolumeType {
 // know of it.
 type station struct {
 	*machine.Machine
+	world   *World
 	network *network
 	// lost is since when it is not Ready; zero if it is.
 	lost time.Time
-	// off means that it is tainted as out of service, or that its Node is deleted.
+	// off means that an administrator has tainted it as out of service, or deleted its Node.
 	off bool
 	// forgotten is since when it has volumes staged that its kubelet has forgotten, by
 	// their IDs.
@@ -69,11 +71,26 @@ type station struct {
 }
 
 // takesPods reports whether the scheduler would put a pod there.
-func (s *station) takesPods() bool { return s.lost.IsZero() && !s.off }
+func (s *station) takesPods() bool { return s.lost.IsZero() && !s.off && !s.isTainted() }
+
+// isTainted reports whether its Node has the taint, perhaps by the leader.
+func (s *station) isTainted() bool {
+	node := s.world.node(s.Name)
+	return node != nil && staged.IsOff(node)
+}
 
 // isGivenUp reports whether Kubernetes detaches volumes from it by force.
 func (s *station) isGivenUp(patience time.Duration) bool {
-	return s.off || !s.lost.IsZero() && time.Since(s.lost) > patience
+	return s.off || s.isTainted() || !s.lost.IsZero() && time.Since(s.lost) > patience
+}
+
+// isFenced reports whether the leader takes, or has taken, a volume from a lost node before
+// Kubernetes asks for that. It may attach the volume there again.
+func (w *World) isFenced(a checker.Attachment) bool {
+	if node := w.node(a.Node); node != nil && nodemark.Bars(node) {
+		w.fenced[a.UID] = true
+	}
+	return w.fenced[a.UID]
 }
 
 // boot starts the machines.
@@ -82,7 +99,7 @@ func (w *World) boot(ctx context.Context) error {
 	for n := range 3 {
 		name := fmt.Sprintf("node-%d", n+1)
 		network := w.newNetwork(name)
-		s := &station{network: network, forgotten: map[string]time.Time{}, Machine: machine.New(machine.Options{
+		s := &station{world: w, network: network, forgotten: map[string]time.Time{}, Machine: machine.New(machine.Options{
 			Name: name, Storage: w.storage, Namespace: ownNamespace,
 			Config: &rest.Config{Host: "http://" + apiHost, Dial: network.DialContext, QPS: 100, Burst: 100},
 			Wanted: func() []machine.Volume { return w.pods.On(name) },
@@ -198,7 +215,7 @@ func (w *World) bringBack(s *station) {
 		})
 	}
 	w.await(ready, func() {
-		if node := w.node(s.Name); len(node.Spec.Taints) > 0 {
+		if node := w.node(s.Name); s.off && len(node.Spec.Taints) > 0 {
 			_, _ = change(w, node, func(n *corev1.Node) { n.Spec.Taints = nil })
 		}
 		s.lost, s.off = time.Time{}, false

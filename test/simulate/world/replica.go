@@ -60,7 +60,7 @@ func (w *World) start() (*replica, error) {
 		PolicyFile: filepath.Join(w.dir, "policy.yaml"), CloudsFile: filepath.Join(w.dir, "clouds.yaml"),
 		Namespace: ownNamespace, ProvisionerName: provisionerName, Listen: "health", CSIEndpoint: "unix://" + csiSocket,
 		LeaderElect: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
-		DrainTimeout: 20 * time.Second, ReadLag: readLag, Workers: 100, KubeQPS: 500, KubeBurst: 1000,
+		DrainTimeout: 20 * time.Second, ReadLag: readLag, TaintLostNodes: w.taints, TaintLostNodesShare: 100, Workers: 100, KubeQPS: 500, KubeBurst: 1000,
 		Protocols: mappers.BuiltIn(), Config: &rest.Config{Host: "http://" + apiHost}, Network: r.network,
 		Metrics: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 	}

@@ -83,6 +83,10 @@ type World struct {
 	pods        *books.Pods
 	workloads   []*workload
 	attachments *books.Attachments
+	// taints means that the leader takes lost nodes out of service.
+	taints bool
+	// fenced are VolumeAttachments of nodes that were taken out of service, by their UIDs.
+	fenced map[string]bool
 	// wrong are findings of machines.
 	wrong findings
 
@@ -145,7 +149,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
 		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
-		pods: books.NewPods(), attachments: books.NewAttachments(), arrays: newArrays(),
+		pods: books.NewPods(), attachments: books.NewAttachments(), arrays: newArrays(), taints: seed%2 == 0, fenced: map[string]bool{},
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
@@ -387,8 +391,8 @@ tenants:
     classes:
       - {storageClasses: [fast], backends: [lab], groups: true}
       - {storageClasses: [dual], backends: [lab, silver], groups: true}
-  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
-  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}]}
+  - {name: d, namespaces: [d], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}, {storageClasses: [shown], backends: [shown]}]}
+  - {name: e, namespaces: [e], classes: [{storageClasses: [moved], backends: [gold, silver], groups: true}, {storageClasses: [shown], backends: [shown]}]}
   - {name: n, namespaces: [n], classes: [{storageClasses: [shown], backends: [shown]}, {storageClasses: [masked], backends: [masked]}, {storageClasses: [sealed], backends: [masked], encrypt: {keySecret: KEYS, entry: "VARIANT"}}]}
 `)
 }
