@@ -134,15 +134,20 @@ func (w *World) cloneClaim() {
 	if !ok {
 		return
 	}
+	w.clone(source)
+	if w.random.IntN(3) == 0 && source.DeletionTimestamp == nil {
+		w.removeClaim(source)
+	}
+}
+
+// clone creates a claim for the content of another.
+func (w *World) clone(source *corev1.PersistentVolumeClaim) {
 	size := source.Spec.Resources.Requests[corev1.ResourceStorage]
 	clone := claimOf(source.Namespace, fmt.Sprintf("clone-%d", w.random.IntN(5)), *source.Spec.StorageClassName, int(size.Value()>>30))
 	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: source.Name}
 	if made, err := w.api.Create(clone); err == nil {
 		w.note("tenant %s creates claim %s (%s), a clone of %s", made.GetNamespace(), made.GetName(), made.GetUID(), source.Name)
 		w.claims.NoteMade(made.GetUID())
-	}
-	if w.random.IntN(3) == 0 && source.DeletionTimestamp == nil {
-		w.removeClaim(source)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/wiring"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
@@ -303,6 +304,7 @@ func scenarios() []scenario {
 		{"deletion by attachment", steps(make("b", "fast")), (*World).deleteClaim, 0},
 		{"clone", steps(make("a", "fast")), (*World).cloneClaim, 1},
 		{"growth", steps(make("a", "fast")), (*World).growClaim, 0},
+		{"acknowledged growth", steps(make("a", "fast"), (*World).growClaim), (*World).acknowledgeGrowth, 0},
 		{"snapshot", steps(make("a", "fast")), (*World).takeSnapshot, 0},
 		{"deletion of a snapshot", steps(make("a", "fast"), (*World).takeSnapshot), (*World).deleteSnapshot, 0},
 		{"restored snapshot", steps(make("a", "fast"), (*World).takeSnapshot), (*World).restoreSnapshot, 1},
@@ -316,6 +318,7 @@ func scenarios() []scenario {
 		{"deletion in mode csi", steps(make(stager, shown)), (*World).deleteClaim, 0},
 		{"first pod", nil, run(shown), 1},
 		{"first pod of an encrypted volume", nil, run(sealed), 1},
+		{"clone of an encrypted volume", steps(make(stager, sealed)), func(w *World) { w.clone(w.onlyClaim()) }, 1},
 		{"pod moves", steps(run(masked)), moveTo(1), 0},
 		{"pod ends", steps(run(shown)), end, 0},
 		{"claim of a pod is deleted", steps(run(masked)), (*World).deleteClaim, 0},
@@ -324,6 +327,27 @@ func scenarios() []scenario {
 		{"machine is tainted", steps(run(shown)), func(w *World) { w.lose(w.machines[0], tainted) }, 0},
 		{"machine is replaced", steps(run(shown)), func(w *World) { w.lose(w.machines[0], replaced) }, 0},
 	}
+}
+
+// onlyClaim returns the claim that there is.
+func (w *World) onlyClaim() *corev1.PersistentVolumeClaim {
+	return apiserver.Objects[*corev1.PersistentVolumeClaim](w.api)[0]
+}
+
+// acknowledgeGrowth says that the filesystem of the only claim has grown, as a tenant does.
+func (w *World) acknowledgeGrowth() {
+	claim := w.onlyClaim()
+	size := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	_, _ = change(w, claim, func(c *corev1.PersistentVolumeClaim) {
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		c.Annotations[objects.AnnotationFilesystemGrown] = size.String()
+	})
+	w.await(func() bool {
+		now, err := w.Claim(claim.Namespace, claim.Name)
+		return err != nil || now.Status.Capacity.Storage().Cmp(size) == 0 || now.DeletionTimestamp != nil
+	}, func() {})
 }
 
 // giveVolume gives the only volume to another claim.

@@ -300,6 +300,9 @@ func (w *World) settle(longest time.Duration) error {
 			for _, f := range findings {
 				w.course.Note(f)
 			}
+			if len(findings) == 0 {
+				w.course.Note(checker.Finding{Kind: checker.Stuck, Object: "the world", Text: "what somebody waits for does not come"})
+			}
 			break
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
@@ -280,6 +281,12 @@ func (w *World) noteKeys() {
 		}
 		note := func(kind checker.Kind, text string) {
 			w.course.Note(checker.Finding{Kind: kind, Object: "volume " + v.ID, Text: text, VolumeID: v.ID, ClaimUID: v.Metadata[checker.StampClaimUID]})
+		}
+		pv, err := w.PersistentVolume(v.Metadata[checker.StampPV])
+		if record := v.Metadata[policy.StampPrefix+"encryption"]; err == nil && pv.Spec.CSI != nil {
+			if of := wire.ParseVolumeContext(pv.Spec.CSI.VolumeAttributes).Encrypted; of == "" || !strings.Contains(record, " "+of+" ") {
+				note(checker.InTheClear, fmt.Sprintf("its PersistentVolume says that its key was made for claim %q, and it records another", of))
+			}
 		}
 		passphrases, plain := w.storage.Encryption(v.ID)
 		if plain {
