@@ -72,10 +72,15 @@ monitoring: ## evaluate the alerts and the dashboard's queries with Prometheus' 
 	@echo "building Prometheus' rule engine (2 minutes on two cores the first time), then testing for a quarter of a minute"
 	cd test/monitoring && $(GO) test -count=1 -timeout 10m .
 
+# simulated runs tests of test/simulate with changed copies of Go's runtime.
+simulated = echo "building Kubernetes' volume controllers and the program with changed copies of Go's runtime (5 minutes on two cores the first time)"; \
+  cd test/simulate && overlay=$$($(GO) run ./overlay '$(CURDIR)/bin/simulate') && $(GO) test -overlay "$$overlay" -count=1 -timeout 60m -run $(1) .
+
 faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (25 minutes on two cores with FAULT_SAMPLE=12, much longer without)
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 8 -run $(call tests-of,outage) ./test/integration && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run $(call tests-of,matrix) ./test/integration ./test/scale ./test/contract
+	@$(call simulated,'^TestCrashMatrix$$')
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
@@ -140,9 +145,7 @@ chaos: ## kills, faults and cuts while tenants claim and delete; finds what was 
 	$(GO) run ./test/chaos $(CHAOS)
 
 simulate: ## chaos in synctest bubbles, by seeds that can be repeated: SIMULATE='-duration 3m' or SIMULATE='-seed 7 -seeds 1 -traces DIR'
-	@echo "building Kubernetes' volume controllers and the program with changed copies of Go's runtime (5 minutes on two cores the first time)"
-	cd test/simulate && overlay=$$($(GO) run ./overlay '$(CURDIR)/bin/simulate') && \
-	  $(GO) test -overlay "$$overlay" -count=1 -timeout 60m -run '^TestSeeds$$' . $(SIMULATE)
+	@$(call simulated,'^TestSeeds$$') $(SIMULATE)
 
 bin/previous-$(PREVIOUS):
 	@echo "building the program of $(PREVIOUS) (2 minutes on two cores the first time)"

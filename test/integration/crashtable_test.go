@@ -69,7 +69,7 @@ func (c crashTable) runOne(t *testing.T, at step, m mishap) {
 func vary(step) bool { return true }
 
 // fitsLeader reports whether a mishap makes sense for a step of a leader.
-func fitsLeader(m mishap, at step) bool { return m.befalls(provisioning, at) }
+func fitsLeader(m mishap, at step) bool { return m.befalls(at) }
 
 // openSite makes a site that lasts until the test ends.
 func openSite(ctx context.Context, t *testing.T, name string, options siteOptions) *site {

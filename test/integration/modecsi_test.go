@@ -28,62 +28,6 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/test/harness"
 )
 
-// TestCrashMatrixOfModeCSI runs the part of the crash matrix that differs in mode
-// csi: whatever happens, there is one volume, available and marked, that the
-// PersistentVolume names, and one Secret; and once the claim is gone, nothing,
-// although an attachment was left at Cinder.
-//
-//tier:matrix
-func TestCrashMatrixOfModeCSI(t *testing.T) {
-	crashMatrix(t, &matrix{name: "crash-csi", options: siteOptions{workflow: "attachment", csi: true}, only: func(c crash) bool {
-		if c.phase == takingOver || c.step.reads() {
-			return false
-		}
-		switch c.step.what {
-		case stepCreate, stepSecret, stepRecord, stepMark, stepClose, stepDelete, stepDeleteNodes:
-			return c.phase != cloning || c.step.what == stepCreate
-		}
-		return false
-	}})
-}
-
-// crashKeys is the Secret with the key-encryption key of a crash matrix.
-const crashKeys = "crash-keys"
-
-// TestCrashMatrixOfEncryption: whatever happens to the request that makes a volume, or a
-// copy, there is one volume with one key, which its PersistentVolume and the
-// key-encryption key open.
-//
-//tier:matrix
-func TestCrashMatrixOfEncryption(t *testing.T) {
-	ctx := context.Background()
-	secrets := suite.Client.CoreV1().Secrets(harness.Namespace)
-	if _, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: crashKeys, Labels: map[string]string{annotation("key-encryption"): "true"}}, StringData: map[string]string{"first": firstKEK}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = secrets.Delete(ctx, crashKeys, metav1.DeleteOptions{}) })
-	crashMatrix(t, &matrix{name: "crash-encrypt", options: siteOptions{workflow: "attachment", csi: true, encrypt: true}, only: func(c crash) bool {
-		return (c.phase == provisioning || c.phase == cloning) && c.step.what == stepCreate
-	}})
-}
-
-// unlikeEncrypted compares what a PersistentVolume says about the key of its volume with
-// what the volume's metadata records.
-func unlikeEncrypted(pv corev1.PersistentVolume, v cindersim.Volume, volumes map[string]cindersim.Volume) (complaint string) {
-	record, origin := v.Metadata[annotation("encryption")], pv.Spec.CSI.VolumeAttributes["encrypted"]
-	maker := v
-	if source, copied := volumes[v.SourceID]; copied {
-		maker = source
-	}
-	if _, err := passphraseOf(record, firstKEK); err != nil || !strings.HasPrefix(record, "1 "+crashKeys+"/first "+origin+" ") {
-		return fmt.Sprintf("the record of volume %s, %q, is not opened (%v); its PersistentVolume says %q", v.ID, record, err, origin)
-	}
-	if origin != maker.Metadata[annotation("claim-uid")] || record != maker.Metadata[annotation("encryption")] {
-		return fmt.Sprintf("the key of volume %s was made for claim UID %s, and not for that of volume %s", v.ID, origin, maker.ID)
-	}
-	return ""
-}
-
 // unlikeCSI compares a PersistentVolume of the driver with the volume that it names.
 func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.Secret) (complaint string) {
 	source := pv.Spec.CSI
@@ -115,16 +59,8 @@ func unlikeCSI(pv corev1.PersistentVolume, v cindersim.Volume, secrets []corev1.
 	return ""
 }
 
-// leaveAttachment attaches the only volume of a site to a node, as an interrupted call
-// of the driver would leave it.
-func (s *site) leaveAttachment(ctx context.Context) error {
-	volumes := s.ours()
-	if len(volumes) != 1 {
-		return fmt.Errorf("there are %d volumes", len(volumes))
-	}
-	return leaveAttachment(ctx, s.sim, volumes[0].ID)
-}
-
+// leaveAttachment attaches a volume to a node, as an interrupted call of the driver would
+// leave it.
 func leaveAttachment(ctx context.Context, sim *cindersim.Simulator, volume string) error {
 	body := fmt.Sprintf(`{"attachment": {"volume_uuid": %q, "connector": {"host": "node-1.x", "ip": "192.0.2.9", "initiator": "iqn.2026-01.example:node-1", "platform": "x86_64", "os_type": "linux", "multipath": false}}}`, volume)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, sim.NoauthEndpoint()+"/"+cindersim.DefaultNoauthProject+"/attachments", strings.NewReader(body))

@@ -67,8 +67,6 @@ type siteOptions struct {
 	backend string
 	// reports makes changes of nodes' reports count as steps.
 	reports bool
-	// encrypt has the rule, which is in mode csi, encrypt its volumes.
-	encrypt bool
 	// rule is a line of the policy's rule; empty: what the mode needs.
 	rule string
 	// quota is the tenant's, as a flow mapping; empty: it has none.
@@ -445,9 +443,6 @@ func (s *site) policy() string {
 	rule, quota, audit := "import: {names: [old data]}", "", ""
 	if s.options.csi {
 		rule = "mode: csi"
-	}
-	if s.options.encrypt {
-		rule += "\n        encrypt: {keySecret: " + crashKeys + ", entry: first}"
 	}
 	if s.options.rule != "" {
 		rule = s.options.rule
@@ -844,11 +839,6 @@ func (s *site) unlikeOurs(pv corev1.PersistentVolume, volumes map[string]cinders
 	} {
 		if v.Metadata[key] != want {
 			return fmt.Sprintf("volume %s of %s is stamped %v", v.ID, pv.Name, v.Metadata)
-		}
-	}
-	if s.options.encrypt {
-		if complaint := unlikeEncrypted(pv, v, volumes); complaint != "" {
-			return complaint
 		}
 	}
 	return s.unlikeUsable(pv, v, secrets)
