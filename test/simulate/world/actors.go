@@ -28,7 +28,7 @@ func acts() []act {
 	return []act{
 		{20, (*World).createClaim}, {12, (*World).deleteClaim}, {5, (*World).growClaim}, {4, (*World).cloneClaim}, {3, (*World).keepVolume}, {2, (*World).removeVolume}, {6, (*World).moveVolume},
 		{6, (*World).takeSnapshot}, {4, (*World).deleteSnapshot}, {3, (*World).restoreSnapshot}, {6, (*World).takeGroup}, {4, (*World).deleteGroup},
-		{8, (*World).startPods}, {20, (*World).movePod}, {3, (*World).endPods}, {4, (*World).killPlugin}, {2, (*World).restartKubelet}, {3, (*World).loseMachine},
+		{8, (*World).startPods}, {20, (*World).movePod}, {3, (*World).endPods}, {4, (*World).killPlugin}, {2, (*World).restartKubelet}, {6, (*World).loseMachine},
 		{2, (*World).killReplica}, {2, (*World).stopReplica}, {2, (*World).cutOff}, {2, (*World).withholdEvents}, {1, (*World).restartServer},
 		{4, (*World).disturbCinder}, {3, (*World).disturbKubernetes}, {3, (*World).failBackend}, {1, func(w *World) { w.note("all tokens expire"); w.sim.ExpireTokens() }},
 		{1, func(w *World) { w.reload(w.random.IntN(variants)) }}, {1, (*World).reuse},

@@ -168,7 +168,7 @@ func (w *World) lose(s *station, kind loss) {
 	}
 	if kind == cutOff || kind == powerless {
 		restarts := kind == cutOff && w.random.IntN(3) == 0
-		w.later(w.soon(90*time.Second), func() {
+		w.later(w.soon(90*time.Second).Add(30*time.Second), func() {
 			if restarts {
 				_ = s.RestartKubelet()
 			}

@@ -61,7 +61,7 @@ func (w *World) runPodsOf(class string, on int) {
 	if err != nil {
 		panic(err) // it was just made
 	}
-	w.workloads = append(w.workloads, &workload{claim: claim, patience: time.Duration(w.random.Int64N(int64(time.Minute))), wanted: placement{on: w.machines[on], pod: 1}})
+	w.workloads = append(w.workloads, &workload{claim: claim, patience: time.Duration(w.random.Int64N(int64(20 * time.Second))), wanted: placement{on: w.machines[on], pod: 1}})
 }
 
 // movePod has the next pod of a claim run, perhaps on another machine.
