@@ -275,7 +275,9 @@ func (e ending) isCopied(uid string) bool {
 // isEmpty reports whether the volume of a PersistentVolume exists and was made
 // from nothing.
 func (e ending) isEmpty(pv PV) bool {
-	return slices.ContainsFunc(e.Volumes, func(v cindersim.Volume) bool { return v.ID == pv.VolumeID && v.SourceID == "" && v.SnapshotID == "" })
+	return slices.ContainsFunc(e.Volumes, func(v cindersim.Volume) bool {
+		return v.ID == pv.VolumeID && v.SourceID == "" && v.SnapshotID == "" && v.Metadata["src_backup_id"] == ""
+	})
 }
 
 func (e ending) checkSecrets() []Finding {

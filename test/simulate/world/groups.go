@@ -18,16 +18,22 @@ import (
 )
 
 const (
+	// Members of groupClass are taken one by one, and those of arrayClass by the array.
 	groupClass = "groups"
+	arrayClass = "array-groups"
 	// labelName has the name of a claim, by which groups select it.
 	labelName = "simulate.example/name"
 )
 
 func groupObjects() []apiserver.Object {
-	all := []apiserver.Object{&groupv1.VolumeGroupSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: groupClass}, Driver: provisionerName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-		Parameters: map[string]string{policy.ParameterConsistency: string(policy.NotConsistent)},
-	}}
+	var all []apiserver.Object
+	for class, parameters := range map[string]map[string]string{
+		groupClass: {policy.ParameterConsistency: string(policy.NotConsistent)},
+		arrayClass: {policy.ParameterConsistency: string(policy.ConsistentArray), policy.ParameterGroupType: "consistent"},
+	} {
+		all = append(all, &groupv1.VolumeGroupSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Driver: provisionerName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: parameters})
+	}
 	for _, resource := range []string{"volumegroupsnapshots", "volumegroupsnapshotcontents", "volumegroupsnapshotclasses"} {
 		all = append(all, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: resource + "." + groupv1.GroupName}})
 	}
@@ -36,6 +42,12 @@ func groupObjects() []apiserver.Object {
 
 // takeGroup takes a group of a claim and perhaps others, which may go meanwhile.
 func (w *World) takeGroup() {
+	class, _ := pick(w, []string{groupClass, groupClass, arrayClass})
+	w.takeGroupOf(class)
+}
+
+// takeGroupOf takes a group of a class.
+func (w *World) takeGroupOf(class string) {
 	claims := w.nativeClaims()
 	first, ok := pick(w, claims)
 	if !ok {
@@ -51,11 +63,11 @@ func (w *World) takeGroup() {
 		ObjectMeta: metav1.ObjectMeta{Namespace: first.Namespace, Name: fmt.Sprintf("group-%d", w.random.IntN(5))},
 		Spec: groupv1.VolumeGroupSnapshotSpec{
 			Source:                       groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: labelName, Operator: metav1.LabelSelectorOpIn, Values: names}}}},
-			VolumeGroupSnapshotClassName: new(groupClass),
+			VolumeGroupSnapshotClassName: &class,
 		},
 	})
 	if err == nil {
-		w.note("tenant %s takes %s (%s) of claims %v", first.Namespace, made.GetName(), made.GetUID(), names)
+		w.note("tenant %s takes %s (%s) of claims %v, as of class %s", first.Namespace, made.GetName(), made.GetUID(), names, class)
 	}
 }
 

@@ -12,16 +12,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 )
 
-const snapshotClass = "snapshots"
+// The classes of what Cinder keeps of a volume.
+const (
+	snapshotClass = "snapshots"
+	backupClass   = "backups"
+)
 
 // snapshotObjects are what a cluster with the snapshot-controller has.
 func snapshotObjects() []apiserver.Object {
-	all := []apiserver.Object{&snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: snapshotClass}, Driver: provisionerName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete}}
+	var all []apiserver.Object
+	for class, parameters := range map[string]map[string]string{snapshotClass: nil, backupClass: {policy.ParameterType: policy.TypeBackup}} {
+		all = append(all, &snapshotv1.VolumeSnapshotClass{
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Driver: provisionerName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: parameters})
+	}
 	for _, resource := range []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"} {
 		all = append(all, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: resource + "." + snapshotv1.GroupName}})
 	}
@@ -29,6 +38,12 @@ func snapshotObjects() []apiserver.Object {
 }
 
 func (w *World) takeSnapshot() {
+	class, _ := pick(w, []string{snapshotClass, snapshotClass, backupClass})
+	w.takeSnapshotOf(class)
+}
+
+// takeSnapshotOf takes a snapshot of a class, of any claim.
+func (w *World) takeSnapshotOf(class string) {
 	claim, ok := pick(w, w.nativeClaims())
 	if !ok {
 		return
@@ -36,11 +51,11 @@ func (w *World) takeSnapshot() {
 	made, err := w.api.Create(&snapshotv1.VolumeSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: fmt.Sprintf("snapshot-%d", w.random.IntN(5))},
 		Spec: snapshotv1.VolumeSnapshotSpec{
-			Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim.Name}, VolumeSnapshotClassName: new(snapshotClass),
+			Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim.Name}, VolumeSnapshotClassName: &class,
 		},
 	})
 	if err == nil {
-		w.note("tenant %s takes %s (%s) of claim %s", claim.Namespace, made.GetName(), made.GetUID(), claim.Name)
+		w.note("tenant %s takes %s (%s) of claim %s, as of class %s", claim.Namespace, made.GetName(), made.GetUID(), claim.Name, class)
 	}
 }
 
@@ -129,7 +144,7 @@ func (w *World) tidySnapshots(told map[types.UID]map[string]bool) {
 
 // addSnapshots adds to a state what is known of snapshots.
 func (w *World) addSnapshots(s *checker.State, told map[types.UID]map[string]bool) {
-	s.Snapshots = w.sim.Snapshots()
+	s.Snapshots, s.Backups = w.sim.Snapshots(), w.sim.Backups()
 	checker.Taken{
 		Snapshots: apiserver.Objects[*snapshotv1.VolumeSnapshot](w.api), Contents: apiserver.Objects[*snapshotv1.VolumeSnapshotContent](w.api),
 		Groups: apiserver.Objects[*groupv1.VolumeGroupSnapshot](w.api), GroupContents: w.groupContents(), Requested: w.snapshots.DeletionRequested, Told: told,

@@ -165,7 +165,7 @@ func New(seed uint64, dir string) (*World, error) {
 	})
 	w.gate = gate.New(gate.Options{Seed: seed, Weather: w.weather, Passed: w.passed})
 	var err error
-	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, Types: volumeTypes(w.arrays), CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond,
+	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, Types: volumeTypes(w.arrays), CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond, BackupDelay: 500 * time.Millisecond,
 		Lag: time.Duration(seed%4) * readLag / 4})
 	if err != nil {
 		return nil, err
@@ -355,7 +355,7 @@ const variants = 3
 func policyText(variant int) string {
 	scale := []int{10, 6, 16}[variant]
 	limit := func(most int) string { return fmt.Sprint(most * scale / 10) }
-	return strings.NewReplacer("CLUSTER", clusterID, "PROJECT", cindersim.DefaultNoauthProject,
+	return strings.NewReplacer("groups: true", "groups: true, backups: true", "CLUSTER", clusterID, "PROJECT", cindersim.DefaultNoauthProject,
 		"KEYS", keySecret, "VARIANT", fmt.Sprint(variant), "SHOWN", arrayProjects()[shown], "MASKED", arrayProjects()[masked],
 		"GOLD", limit(26), "SILVER", limit(50), "LAB", limit(30), "A-VOLUMES", limit(19), "B-GIGABYTES", limit(36), "C-VOLUMES", limit(22)).Replace(`
 apiVersion: standalone-cinder.openstack.org/v1alpha1
