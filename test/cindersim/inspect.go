@@ -32,11 +32,12 @@ type Volume struct {
 	AttachStatus string
 	// Metadata is the user's own; AdminMetadata what os-attach wrote.
 	Metadata, AdminMetadata map[string]string
-	SnapshotID, SourceID    string
-	Snapshots               int
-	Created, Updated        time.Time
-	Attachments             []Attachment
-	Export                  Export
+	// SnapshotID, SourceID and BackupID are what its content came from.
+	SnapshotID, SourceID, BackupID string
+	Snapshots                      int
+	Created, Updated               time.Time
+	Attachments                    []Attachment
+	Export                         Export
 	// KeyID is the ID of its key, if its type is encrypted.
 	KeyID string
 }
@@ -76,7 +77,7 @@ func (v *volume) copy() Volume {
 		ID: v.id, Name: stringOf(v.name), Description: stringOf(v.description), Project: v.project, User: v.user,
 		SizeGiB: v.size, Type: v.kind.Name, Zone: v.zone, Host: v.host, Status: v.status, AttachStatus: v.attachStatus,
 		Metadata: maps.Clone(v.metadata), AdminMetadata: maps.Clone(v.adminMetadata),
-		SnapshotID: v.snapshotID, SourceID: v.sourceID, Snapshots: v.snapshots, Created: v.created, Updated: v.updated,
+		SnapshotID: v.snapshotID, SourceID: v.sourceID, BackupID: v.backupID, Snapshots: v.snapshots, Created: v.created, Updated: v.updated,
 		KeyID: v.keyID,
 		Export: Export{
 			Present: v.exported, Username: v.username, Password: v.password,

@@ -276,7 +276,7 @@ func (e ending) isCopied(uid string) bool {
 // from nothing.
 func (e ending) isEmpty(pv PV) bool {
 	return slices.ContainsFunc(e.Volumes, func(v cindersim.Volume) bool {
-		return v.ID == pv.VolumeID && v.SourceID == "" && v.SnapshotID == "" && v.Metadata["src_backup_id"] == ""
+		return v.ID == pv.VolumeID && v.SourceID == "" && v.SnapshotID == "" && v.BackupID == ""
 	})
 }
 
