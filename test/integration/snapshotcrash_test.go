@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	groupv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	snapshotclient "github.com/kubernetes-csi/external-snapshotter/client/v8/clientset/versioned"
 	corev1 "k8s.io/api/core/v1"
@@ -21,10 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/standalone-cinder/standalone-cinder/backends/stamps"
-	"github.com/standalone-cinder/standalone-cinder/policy"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
 	"github.com/standalone-cinder/standalone-cinder/test/faultproxy"
 	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
@@ -45,76 +42,45 @@ type snapshotSite struct {
 // The changes that a snapshot's life is made of.
 const (
 	stepTakeSnapshot    = "cinder POST snapshots"
+	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
+	stepLetGoOfGroup    = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID"
 	stepMarkSnapshot    = "cinder POST snapshots/ID/metadata"
 	stepDeleteSnapshot  = "cinder DELETE snapshots/ID"
-	stepWriteContent    = "kubernetes POST apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
-	stepWriteStatus     = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID/status"
-	stepLetGoOfSnapshot = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/snapcontent-ID"
 	stepChangeImported  = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID"
-	stepMakeBackup      = "cinder POST backups"
-	stepMarkBackup      = "cinder PUT backups/ID"
-	stepDeleteBackup    = "cinder DELETE backups/ID"
 	stepNameImported    = "kubernetes PATCH apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/imported-ID/status"
-	stepWriteGroup      = "kubernetes POST apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents"
-	stepWriteMember     = "kubernetes POST apis/snapshot.storage.k8s.io/v1/namespaces/NAMESPACE/volumesnapshots"
-	stepNameGroup       = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID/status"
-	stepMakeGroup       = "cinder POST groups"
-	stepChangeGroup     = "cinder PUT groups/ID"
-	stepTakeGroup       = "cinder POST group_snapshots"
-	stepDropGroup       = "cinder DELETE group_snapshots/ID"
-	stepDeleteGroup     = "cinder POST groups/ID/action delete"
-	stepLetGoOfGroup    = "kubernetes PATCH apis/groupsnapshot.storage.k8s.io/v1/volumegroupsnapshotcontents/groupsnapcontent-ID"
 )
 
 // snapshotLife is how a snapshot begins and ends.
 type snapshotLife struct {
 	begin, end string
-	// exists means that it exists at Cinder when its objects are made; kept, that another
-	// VolumeSnapshot left it behind.
-	exists, kept bool
+	// kept means that another VolumeSnapshot left it behind at Cinder. Otherwise somebody made
+	// it there.
+	kept bool
 	// csi means that its content has the CSI driver's name.
 	csi bool
-	// backup means that it is a backup.
-	backup bool
-	// group means that it is two, of a VolumeGroupSnapshot.
-	group bool
-	// array means that they are one group snapshot of Cinder.
-	array bool
 }
 
 // The phases of the lives.
 const (
-	phaseTaking         = "taking"
-	phaseDeleting       = "deleting"
-	phaseBackingUp      = "backing up"
-	phaseDeletingBackup = "deleting a backup"
 	phaseImporting      = "importing"
 	phaseDeletingImport = "deleting an import"
 	phaseTakingUp       = "taking up"
 	phaseDeletingKept   = "deleting what was taken up"
 	phaseTakingUpCSI    = "taking up in mode csi"
 	phaseDeletingCSI    = "deleting what was taken up in mode csi"
-	phaseGrouping       = "taking a group"
-	phaseDeletingGroup  = "deleting a group"
-	phaseByArray        = "taking an array group"
-	phaseDeletingArray  = "deleting an array group"
 )
 
 func snapshotLives() []snapshotLife {
 	return []snapshotLife{
-		{begin: phaseTaking, end: phaseDeleting},
-		{begin: phaseBackingUp, end: phaseDeletingBackup, backup: true},
-		{begin: phaseImporting, end: phaseDeletingImport, exists: true},
-		{begin: phaseTakingUp, end: phaseDeletingKept, exists: true, kept: true},
-		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, exists: true, kept: true, csi: true},
-		{begin: phaseGrouping, end: phaseDeletingGroup, group: true},
-		{begin: phaseByArray, end: phaseDeletingArray, group: true, array: true},
+		{begin: phaseImporting, end: phaseDeletingImport},
+		{begin: phaseTakingUp, end: phaseDeletingKept, kept: true},
+		{begin: phaseTakingUpCSI, end: phaseDeletingCSI, kept: true, csi: true},
 	}
 }
 
-// TestCrashMatrixOfSnapshots kills the leader before every change
-// and after every request of a snapshot's life, in turn. The next leader ends with
-// exactly one snapshot, and after the VolumeSnapshot with none.
+// TestCrashMatrixOfSnapshots kills the leader before every change and after every request
+// of the life of a snapshot that exists at Cinder when its objects are made, in turn. The
+// next leader ends with exactly that snapshot, and after the VolumeSnapshot with none.
 //
 //tier:matrix
 func TestCrashMatrixOfSnapshots(t *testing.T) {
@@ -127,20 +93,12 @@ func TestCrashMatrixOfSnapshots(t *testing.T) {
 		name     string
 		mustHave []string
 	}{
-		{phaseTaking, []string{stepWriteContent, stepTakeSnapshot, stepMarkSnapshot, stepWriteStatus}},
-		{phaseDeleting, []string{stepDeleteSnapshot, stepLetGoOfSnapshot}},
-		{phaseBackingUp, []string{stepWriteContent, stepTakeSnapshot, stepMakeBackup, stepDeleteSnapshot, stepMarkBackup, stepWriteStatus}},
-		{phaseDeletingBackup, []string{stepDeleteBackup, stepLetGoOfSnapshot}},
 		{phaseImporting, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
 		{phaseDeletingImport, []string{stepDeleteSnapshot, stepChangeImported}},
 		{phaseTakingUp, []string{stepChangeImported, stepMarkSnapshot, stepNameImported}},
 		{phaseDeletingKept, []string{stepDeleteSnapshot, stepChangeImported}},
 		{phaseTakingUpCSI, []string{stepChangeImported, stepNameImported, stepMarkSnapshot}},
 		{phaseDeletingCSI, []string{stepDeleteSnapshot}},
-		{phaseGrouping, []string{stepWriteGroup, stepTakeSnapshot, stepMarkSnapshot, stepWriteContent, stepWriteMember, stepNameGroup}},
-		{phaseDeletingGroup, []string{stepDeleteSnapshot, stepLetGoOfGroup, stepLetGoOfSnapshot}},
-		{phaseByArray, []string{stepWriteGroup, stepMakeGroup, stepChangeGroup, stepTakeGroup, stepMarkSnapshot, stepWriteContent, stepWriteMember, stepNameGroup}},
-		{phaseDeletingArray, []string{stepDropGroup, stepDeleteGroup, stepLetGoOfGroup, stepLetGoOfSnapshot}},
 	} {
 		t.Run(phase.name, func(t *testing.T) {
 			t.Parallel()
@@ -202,12 +160,6 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 		// There is no room for what counts twice, or is never given back.
 		options.rule, options.quota = "mode: native", "{volumes: 1, gigabytes: 1, snapshots: 1}"
 	}
-	if life.backup {
-		options.rule, options.quota, options.cinder.BackupDelay = "backups: true", "{snapshots: 0, backups: 1}", 300*time.Millisecond
-	}
-	if life.group {
-		options.rule, options.quota = "groups: true", "{volumes: 2, gigabytes: 2, snapshots: 2}"
-	}
 	if life.csi {
 		options.csi, options.workflow, options.sockets, options.rule = true, "attachment", dir, "mode: csi"
 	}
@@ -224,32 +176,19 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 		go s.beSidecar(sidecar)
 	}
 	if err == nil {
-		parameters := map[string]string{}
-		if life.backup {
-			parameters[policy.ParameterType] = policy.TypeBackup
-		}
 		_, err = s.client.SnapshotV1().VolumeSnapshotClasses().Create(ctx, &snapshotv1.VolumeSnapshotClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete, Parameters: parameters,
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		}, metav1.CreateOptions{})
 	}
 	if err == nil {
 		err = s.replace(ctx)
 	}
-	names := []string{"data"}
-	if life.group && err == nil {
-		names = append(names, "log")
-		err = s.allowGroups(ctx)
-	}
-	var claims []*corev1.PersistentVolumeClaim
-	for _, name := range names {
-		if err == nil {
-			var claim *corev1.PersistentVolumeClaim
-			claim, err = s.claim(ctx, name)
-			claims = append(claims, claim)
-		}
+	var claim *corev1.PersistentVolumeClaim
+	if err == nil {
+		claim, err = s.claim(ctx, "data")
 	}
 	if err == nil {
-		err = s.served(ctx, claims...)
+		err = s.served(ctx, claim)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -257,118 +196,9 @@ func newSnapshotSite(ctx context.Context, name, dir string, life snapshotLife) (
 	return s, nil
 }
 
-// allowGroups gives the program the right, and makes a class, for groups.
-func (s *snapshotSite) allowGroups(ctx context.Context) error {
-	if err := suite.AllowGroups(ctx, s.provisioner); err != nil {
-		return err
-	}
-	parameters := map[string]string{policy.ParameterConsistency: string(policy.NotConsistent)}
-	if s.life.array {
-		parameters = map[string]string{policy.ParameterConsistency: string(policy.ConsistentArray), policy.ParameterGroupType: "consistent"}
-	}
-	_, err := s.client.GroupsnapshotV1().VolumeGroupSnapshotClasses().Create(ctx, &groupv1.VolumeGroupSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: s.provisioner, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
-		Parameters: parameters,
-	}, metav1.CreateOptions{})
-	return err
-}
-
-// takeGroup creates a VolumeGroupSnapshot of all claims, and returns its name and UID.
-func (s *snapshotSite) takeGroup(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
-	group, err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Create(ctx, &groupv1.VolumeGroupSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("group-%d", s.taken)},
-		Spec:       groupv1.VolumeGroupSnapshotSpec{VolumeGroupSnapshotClassName: &s.name, Source: groupv1.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{}}},
-	}, metav1.CreateOptions{})
-	return &snapshotv1.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Name: group.Name, UID: group.UID}}, err
-}
-
-// groupReady waits until a VolumeGroupSnapshot and its two VolumeSnapshots are ready, and
-// Cinder has exactly what their contents name.
-func (s *snapshotSite) groupReady(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
-	return s.eventually(ctx, func() (string, error) {
-		group, err := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
-		if err != nil {
-			return "", err
-		}
-		if group.Status == nil || group.Status.ReadyToUse == nil || !*group.Status.ReadyToUse {
-			return fmt.Sprintf("the VolumeGroupSnapshot is not ready: %+v", group.Status), nil
-		}
-		members, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return "", err
-		}
-		var named []string
-		for _, member := range members.Items {
-			if member.Status == nil || member.Status.ReadyToUse == nil || !*member.Status.ReadyToUse || member.Status.VolumeGroupSnapshotName == nil {
-				return fmt.Sprintf("the VolumeSnapshot %s is not ready: %+v", member.Name, member.Status), nil
-			}
-			content, err := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, *member.Status.BoundVolumeSnapshotContentName, metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			origin, err := objects.SnapshotOriginOf(content)
-			if err != nil || origin.Group != of.UID {
-				return fmt.Sprintf("the content records %+v (%v)", origin, err), nil
-			}
-			named = append(named, origin.SnapshotID)
-		}
-		stored := s.stored()
-		if len(named) != 2 || len(stored) != 2 || slices.ContainsFunc(stored, func(one cindersim.Snapshot) bool { return one.Status != "available" || !slices.Contains(named, one.ID) }) {
-			return fmt.Sprintf("the contents name %q, and Cinder has %+v", named, stored), nil
-		}
-		groups := s.sim.Groups()
-		if s.life.array != (len(groups) == 1) || slices.ContainsFunc(groups, func(g cindersim.Group) bool { return len(g.Volumes) > 0 || len(g.Snapshots) != 1 }) {
-			return fmt.Sprintf("Cinder has the groups %+v", groups), nil
-		}
-		return s.unlikeCounted(ctx, "tenant", 2, 2, 2)
-	})
-}
-
-// groupRemoved does for a VolumeGroupSnapshot what removed does.
-func (s *snapshotSite) groupRemoved(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
-	groups := s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace)
-	if err := groups.Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	return s.eventually(ctx, func() (string, error) {
-		_, err := groups.Get(ctx, of.Name, metav1.GetOptions{})
-		content, contentErr := s.client.GroupsnapshotV1().VolumeGroupSnapshotContents().Get(ctx, objects.GroupContentName(of.UID), metav1.GetOptions{})
-		members, listErr := s.client.SnapshotV1().VolumeSnapshots(s.namespace).List(ctx, metav1.ListOptions{})
-		contents, contentsErr := s.client.SnapshotV1().VolumeSnapshotContents().List(ctx, metav1.ListOptions{})
-		if err := errors.Join(listErr, contentsErr); err != nil {
-			return "", err
-		}
-		left := slices.ContainsFunc(contents.Items, func(c snapshotv1.VolumeSnapshotContent) bool {
-			return c.Spec.VolumeSnapshotRef.Namespace == s.namespace
-		})
-		if groups := s.sim.Groups(); len(groups) > 0 {
-			return fmt.Sprintf("left are the groups %+v", groups), nil
-		}
-		if stored := s.stored(); len(stored) > 0 || left || len(members.Items) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
-			return fmt.Sprintf("left are %+v at Cinder, VolumeGroupSnapshot: %v, content: %+v %v, %d VolumeSnapshots, their contents: %t", stored, err, content.ObjectMeta, contentErr, len(members.Items), left), nil
-		}
-		return "", nil
-	})
-}
-
-// take creates a VolumeSnapshot, for a snapshot that exists if these are imported.
-func (s *snapshotSite) take(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
-	s.taken++
-	if s.life.exists {
-		return s.bring(ctx)
-	}
-	if s.life.group {
-		return s.takeGroup(ctx)
-	}
-	claim, class := "data", s.name
-	return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Create(ctx, &snapshotv1.VolumeSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("snapshot-%d", s.taken)},
-		Spec:       snapshotv1.VolumeSnapshotSpec{Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &claim}, VolumeSnapshotClassName: &class},
-	}, metav1.CreateOptions{})
-}
-
 // bring makes a snapshot at Cinder, and the objects that import it.
 func (s *snapshotSite) bring(ctx context.Context) (*snapshotv1.VolumeSnapshot, error) {
+	s.taken++
 	claim, err := suite.Client.CoreV1().PersistentVolumeClaims(s.namespace).Get(ctx, "data", metav1.GetOptions{})
 	if err != nil {
 		return nil, err
@@ -425,9 +255,6 @@ func contentName(of *snapshotv1.VolumeSnapshot) string {
 // ready waits until the VolumeSnapshot is ready and Cinder has exactly the
 // snapshot that its content names.
 func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
-	if s.life.group {
-		return s.groupReady(ctx, of)
-	}
 	return s.eventually(ctx, func() (string, error) {
 		snapshot, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		if err != nil {
@@ -440,7 +267,7 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		if err != nil {
 			return "", err
 		}
-		stored := s.stored()
+		stored := s.sim.Snapshots()
 		if len(stored) != 1 || stored[0].ID != objects.SnapshotHandleOf(content) || stored[0].Status != "available" {
 			return fmt.Sprintf("the content names %q, and Cinder has %+v", objects.SnapshotHandleOf(content), stored), nil
 		}
@@ -452,15 +279,6 @@ func (s *snapshotSite) ready(ctx context.Context, of *snapshotv1.VolumeSnapshot)
 		}
 		return s.unlikeCounted(ctx, "tenant", 1, 1, 1)
 	})
-}
-
-// stored returns what Cinder has: backups under the IDs that contents record.
-func (s *snapshotSite) stored() []cindersim.Snapshot {
-	all := s.sim.Snapshots()
-	for _, b := range s.sim.Backups() {
-		all = append(all, cindersim.Snapshot{ID: "backup:" + b.ID, Status: b.Status, Metadata: b.Metadata})
-	}
-	return all
 }
 
 // beSidecar does what csi-snapshotter does, beside whichever replica leads.
@@ -532,16 +350,13 @@ func (s *snapshotSite) askAbout(ctx context.Context, content *snapshotv1.VolumeS
 // removed deletes the VolumeSnapshot, unless that was done, and waits until nothing
 // is left.
 func (s *snapshotSite) removed(ctx context.Context, of *snapshotv1.VolumeSnapshot) error {
-	if s.life.group {
-		return s.groupRemoved(ctx, of)
-	}
 	if err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	return s.eventually(ctx, func() (string, error) {
 		_, err := s.client.SnapshotV1().VolumeSnapshots(s.namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		content, contentErr := s.client.SnapshotV1().VolumeSnapshotContents().Get(ctx, contentName(of), metav1.GetOptions{})
-		if stored := s.stored(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
+		if stored := s.sim.Snapshots(); len(stored) > 0 || !apierrors.IsNotFound(err) || !apierrors.IsNotFound(contentErr) {
 			return fmt.Sprintf("left are %+v at Cinder, VolumeSnapshot: %v, content: %+v %v", stored, err, content.ObjectMeta, contentErr), nil
 		}
 		return "", nil
@@ -591,13 +406,10 @@ func (s *snapshotSite) pass(ctx context.Context, phase string, during func(ctx c
 		return err
 	}
 	var snapshot *snapshotv1.VolumeSnapshot
-	err := meanwhile(s.life.begin, func() (err error) { snapshot, err = s.take(ctx); return err },
+	err := meanwhile(s.life.begin, func() (err error) { snapshot, err = s.bring(ctx); return err },
 		func(ctx context.Context) error { return s.ready(ctx, snapshot) })
 	if err == nil {
 		err = meanwhile(s.life.end, func() error {
-			if s.life.group {
-				return s.client.GroupsnapshotV1().VolumeGroupSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
-			}
 			return s.client.SnapshotV1().VolumeSnapshots(s.namespace).Delete(ctx, snapshot.Name, metav1.DeleteOptions{})
 		}, func(ctx context.Context) error { return s.removed(ctx, snapshot) })
 	}
@@ -707,7 +519,7 @@ func (s *snapshotSite) abandonAt(ctx context.Context, at step, verdict faultprox
 	}
 	s.begin()
 	caught := s.set(at, verdict)
-	snapshot, err := s.take(ctx)
+	snapshot, err := s.bring(ctx)
 	if err != nil {
 		return false, err
 	}
