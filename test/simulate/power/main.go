@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/standalone-cinder/standalone-cinder/test/sample"
 )
 
 // mistake is a safeguard, and the edits that take it away.
@@ -37,6 +40,9 @@ type measurement struct {
 	// overlay is that of Go's runtime.
 	overlay string
 	seeds   int
+	// sample is the part of the crash matrix that runs if no seed has a finding: one case in
+	// so many, or none.
+	sample int
 }
 
 func main() {
@@ -46,6 +52,7 @@ func main() {
 	flag.StringVar(&m.checkout, "checkout", "../..", "`directory` of the checkout")
 	flag.StringVar(&m.overlay, "overlay", "../../bin/simulate/overlay.json", "overlay `file` of Go's runtime")
 	flag.IntVar(&m.seeds, "seeds", 60, "how many seeds a mistake may take")
+	flag.IntVar(&m.sample, "sample", 4, "run one in `N` cases of the crash matrix if no seed has a finding; 0 for none")
 	flag.Parse()
 	if err := m.run(*list, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "power:", err)
@@ -74,7 +81,7 @@ func (m *measurement) run(list, only string) (err error) {
 	}
 	defer os.RemoveAll(m.directory)
 	found, measured := 0, 0
-	fmt.Println("| without | found at seed | CPU seconds | as |\n|---|---|---|---|")
+	fmt.Println("| without | found by | CPU seconds | as |\n|---|---|---|---|")
 	for _, one := range mistakes {
 		if !chosen.MatchString(one.Name) {
 			continue
@@ -84,22 +91,19 @@ func (m *measurement) run(list, only string) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", one.Name, err)
 		}
-		if result.seed > 0 {
+		if result.by != "" {
 			found++
-			fmt.Printf("| %s | %d | %.0f | %s |\n", one.Name, result.seed, result.took.Seconds(), result.as)
-		} else {
-			fmt.Printf("| %s | not in %d | %.0f | |\n", one.Name, m.seeds, result.took.Seconds())
 		}
+		fmt.Printf("| %s | %s | %.0f | %s |\n", one.Name, cmp.Or(result.by, "nothing"), result.took.Seconds(), result.as)
 	}
 	fmt.Printf("\n%d of %d found\n", found, measured)
 	return nil
 }
 
-// result is the first seed with a finding, or 0, and what it found.
+// result is what had a finding first, or nothing, and what that was.
 type result struct {
-	seed int
-	as   string
-	took time.Duration
+	by, as string
+	took   time.Duration
 }
 
 func (m *measurement) measure(one mistake) (result, error) {
@@ -114,27 +118,38 @@ func (m *measurement) measure(one mistake) (result, error) {
 		return result{}, fmt.Errorf("%w\n%s", err, output)
 	}
 	var sum result
+	run := func(by string, arguments []string, environment ...string) bool {
+		command := exec.Command(binary, arguments...)
+		command.Dir = build.Dir
+		command.Env = append(append(os.Environ(), "TMPDIR="+m.directory), environment...)
+		output, err := command.CombinedOutput()
+		sum.took += command.ProcessState.UserTime() + command.ProcessState.SystemTime()
+		if found := finding(string(output)); err != nil && found != "" {
+			sum.by, sum.as = by, found
+		}
+		return sum.by != ""
+	}
 	for seed := 1; seed <= m.seeds; seed++ {
-		run := exec.Command(binary, "-test.run=^TestSeeds$", "-alone", fmt.Sprint("-seed=", seed))
-		run.Dir = build.Dir
-		run.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "TMPDIR="+m.directory)
-		output, err := run.CombinedOutput()
-		sum.took += run.ProcessState.UserTime() + run.ProcessState.SystemTime()
-		if err != nil {
-			sum.seed, sum.as = seed, finding(string(output))
+		if run(fmt.Sprint("seed ", seed), []string{"-test.run=^TestSeeds$", "-alone", fmt.Sprint("-seed=", seed)}, "GOMAXPROCS=1", "GOGC=off") {
 			return sum, nil
 		}
+	}
+	if m.sample > 0 {
+		run("the crash matrix", []string{"-test.run=^TestCrashMatrix$"}, fmt.Sprintf("%s=%d", sample.Variable, m.sample))
 	}
 	return sum, nil
 }
 
-// finding returns the kind of the first finding in a seed's output.
+// finding returns the kind of the first finding in the output of a seed or of the matrix. That
+// a mistake makes replicas request something else is none.
 func finding(output string) string {
-	if found := regexp.MustCompile(`seed \d+: ([a-z A-Z]+): `).FindStringSubmatch(output); found != nil {
+	if found := regexp.MustCompile(`(?m)(?:seed \d+|undisturbed|\}): ([a-z A-Z]+): `).FindStringSubmatch(output); found != nil {
 		return found[1]
 	}
-	first, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
-	return first
+	if strings.Contains(output, "panic: ") {
+		return "panic"
+	}
+	return ""
 }
 
 // plant writes the overlay of a program with a mistake.
