@@ -79,7 +79,9 @@ type transport struct {
 	// does not answer leaves Cinder its slots.
 	elsewhere *turns.Queue
 	timeout   time.Duration
-	metrics   *Metrics
+	// maxPage limits a page's size, in bytes.
+	maxPage int64
+	metrics *Metrics
 	// mayWrite is called before bytes leave; see guardedConn.
 	mayWrite func() error
 	clock    clock.Clock
@@ -95,6 +97,7 @@ func newTransport(options Options, found auth.Credentials) *transport {
 		queue:     cmp.Or(options.Queue, turns.NewQueue(options.Limits)),
 		elsewhere: turns.NewQueue(turns.Limits{Concurrency: options.Limits.Concurrency}),
 		timeout:   options.RequestTimeout,
+		maxPage:   maxPageSize,
 		metrics:   options.Metrics,
 		mayWrite:  options.MayWrite,
 	}
@@ -205,7 +208,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if note := turns.CallerOf(r.Context()).Answered; note != nil && response.StatusCode < http.StatusMultipleChoices {
 		note(operation, requestID(response.Header))
 	}
-	response.Body = body{http.MaxBytesReader(nil, response.Body, of.maxAnswer(response.StatusCode)), done}
+	response.Body = body{http.MaxBytesReader(nil, response.Body, t.maxAnswer(of, response.StatusCode)), done}
 	return response, nil
 }
 
@@ -266,12 +269,12 @@ const (
 	maxHeaderBytes = 256 << 10
 )
 
-func (e exchange) maxAnswer(status int) int64 {
+func (t *transport) maxAnswer(of exchange, status int) int64 {
 	switch {
 	case status >= http.StatusMultipleChoices:
 		return maxFaultSize
-	case e.page:
-		return maxPageSize
+	case of.page:
+		return t.maxPage
 	}
 	return maxAnswerSize
 }
