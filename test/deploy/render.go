@@ -46,14 +46,7 @@ func Lint(ctx context.Context, arguments ...string) error {
 }
 
 // InstallHelm builds the same helm into a directory.
-func InstallHelm(ctx context.Context, directory string) error {
-	command := exec.CommandContext(ctx, "go", "install", helm)
-	command.Dir, command.Env = Path(), append(os.Environ(), "GOBIN="+directory)
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("install helm: %w\n%s", err, output)
-	}
-	return nil
-}
+func InstallHelm(ctx context.Context, directory string) error { return install(ctx, helm, directory) }
 
 // Kustomization renders a directory.
 func Kustomization(ctx context.Context, directory string) ([]byte, error) {
@@ -129,8 +122,11 @@ func Objects(rendered []byte) ([]*unstructured.Unstructured, error) {
 }
 
 func run(ctx context.Context, tool string, arguments ...string) ([]byte, error) {
-	command := exec.CommandContext(ctx, "go", append([]string{"run", tool}, arguments...)...)
-	// A tool is built by its own module, not by this one or a nested one.
+	program, err := built(ctx, tool)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, program, arguments...)
 	command.Dir = Path()
 	var output, failure bytes.Buffer
 	command.Stdout, command.Stderr = &output, &failure
@@ -138,4 +134,31 @@ func run(ctx context.Context, tool string, arguments ...string) ([]byte, error) 
 		return nil, fmt.Errorf("%s %s: %w\n%s%s", tool, strings.Join(arguments, " "), err, failure.Bytes(), output.Bytes())
 	}
 	return output.Bytes(), nil
+}
+
+// majorVersion ends the path of a package that is not named by it.
+var majorVersion = regexp.MustCompile(`/v[0-9]+$`)
+
+// built returns the path of a tool, which is built once for each version: `go run` would
+// look at all its packages each time.
+func built(ctx context.Context, tool string) (string, error) {
+	path, version, _ := strings.Cut(tool, "@")
+	name := filepath.Base(majorVersion.ReplaceAllString(path, ""))
+	directory := Path("..", "bin", name+"-"+version+"-"+runtime.Version())
+	program := filepath.Join(directory, name)
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	return program, install(ctx, tool, directory)
+}
+
+// install builds a tool into a directory. A tool is built by its own module, not by this
+// one or a nested one.
+func install(ctx context.Context, tool, directory string) error {
+	command := exec.CommandContext(ctx, "go", "install", tool)
+	command.Dir, command.Env = Path(), append(os.Environ(), "GOBIN="+directory)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("install %s: %w\n%s", tool, err, output)
+	}
+	return nil
 }
