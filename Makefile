@@ -53,7 +53,8 @@ demo: ## see it work: a local control plane, simulated Cinder, three replicas (K
 test: ## unit and integration tests, except those of make faults and make render
 	@echo "building the control plane for the tests (5 to 15 minutes on two cores the first time), then testing for 5 minutes; what has not changed since is not tested again"
 	@$(if $(RACE),,echo "no C compiler: the tests run without the race detector";)
-	$(SUMMED) $(RACE) $(if $(CI),-count=1) -timeout 30m -parallel 8 -skip $(call tests-of,matrix) \
+	@# In continuous integration, make lint has vetted everything.
+	$(SUMMED) $(RACE) $(if $(CI),-count=1 -vet=off) -timeout 30m -parallel 8 -skip $(call tests-of,matrix) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PROGRAM_TESTS) ./test/deploy ./test/install)")
 	@# The race detector allocates, too, and makes the model of removals slow.
 	$(if $(RACE),$(GO) test $(if $(CI),-count=1) ./test/budgets ./provisioner/objects/removal)
