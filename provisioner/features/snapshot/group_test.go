@@ -954,6 +954,46 @@ func TestMembersThatWereNeverBoundGo(t *testing.T) {
 	}
 }
 
+// TestMembersOfAGroupThatIsGoneGo: an attempt that waited while its group was deleted writes
+// them all the same.
+func TestMembersOfAGroupThatIsGoneGo(t *testing.T) {
+	group := ofCSI(func(c *groupv1.VolumeGroupSnapshotContent) {
+		c.Spec.Driver, c.Spec.Source.VolumeHandles = driver, []string{"volume-1", "volume-2"}
+		begun(c)
+	})
+	origin, err := objects.GroupOriginOf(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		groupExists, isBound bool
+		stays                int
+	}{
+		"the group is gone":                      {stays: 0},
+		"the group exists":                       {groupExists: true, stays: 1},
+		"the snapshot-controller has bound them": {isBound: true, stays: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			member := origin.Members[0].NewMemberContent(group, nil)
+			if c.isBound {
+				member.Spec.VolumeSnapshotRef.UID = "s1"
+			}
+			there := []runtime.Object{member}
+			if c.groupExists {
+				there = append(there, group)
+			}
+			b := newGroupBench(t, false, there...)
+			b.must(b.syncContent(t.Context(), b.loop.Attempt(item{contentItem, "", member.Name})))
+			left, err := b.client.SnapshotV1().VolumeSnapshotContents().List(t.Context(), metav1.ListOptions{})
+			b.must(err)
+			if len(left.Items) != c.stays {
+				t.Errorf("there are %d contents, want %d", len(left.Items), c.stays)
+			}
+			b.wantRequests()
+		})
+	}
+}
+
 // TestExistingSnapshotsOfAGroup: only their tenant may have them, and nothing tells others
 // whether they exist.
 func TestExistingSnapshotsOfAGroup(t *testing.T) {
