@@ -11,7 +11,7 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-func init() {
+func init() { //nolint:gochecknoinits // its place among those of others is what the package is for
 	fresh := featuregate.NewFeatureGate()
 	utilruntime.Must(fresh.Add(map[featuregate.Feature]featuregate.FeatureSpec{features.ReleaseLeaderElectionOnExit: {PreRelease: featuregate.Alpha}}))
 	feature.DefaultMutableFeatureGate, feature.DefaultFeatureGate = fresh, fresh
