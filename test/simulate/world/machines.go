@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/staged"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/csi/wire"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects/nodemark"
+	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
@@ -54,6 +56,43 @@ func volumeTypes(arrays map[string]*drivers.Array) []drivers.VolumeType {
 		types = append(types, arrays[name].Type(name))
 	}
 	return types
+}
+
+// fleet is the machines, and what the cluster runs there.
+type fleet struct {
+	arrays   map[string]*drivers.Array
+	storage  *machine.Storage
+	machines []*station
+	// pods are those that are meant to run on machines, of workloads.
+	pods        *books.Pods
+	workloads   []*workload
+	attachments *books.Attachments
+	// taints means that the leader takes lost nodes out of service.
+	taints bool
+	// fenced are VolumeAttachments of nodes that were taken out of service, by their UIDs.
+	fenced map[string]bool
+	// wrong are findings of machines.
+	wrong findings
+}
+
+// findings collects those of other goroutines.
+type findings struct {
+	mu  sync.Mutex
+	all []checker.Finding
+}
+
+func (f *findings) note(found checker.Finding) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, found)
+}
+
+func (f *findings) take() []checker.Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.all
+	f.all = nil
+	return all
 }
 
 // station is the place of a machine in the cluster, and what the cluster's controllers

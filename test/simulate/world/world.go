@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,9 +26,7 @@ import (
 	"github.com/standalone-cinder/standalone-cinder/provisioner/objects"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/books"
 	"github.com/standalone-cinder/standalone-cinder/test/chaos/checker"
-	"github.com/standalone-cinder/standalone-cinder/test/chaos/machine"
 	"github.com/standalone-cinder/standalone-cinder/test/cindersim"
-	"github.com/standalone-cinder/standalone-cinder/test/cindersim/drivers"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/cluster"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/gate"
@@ -76,19 +73,7 @@ type World struct {
 	leader, holder string
 	ledSince       time.Time
 
-	arrays   map[string]*drivers.Array
-	storage  *machine.Storage
-	machines []*station
-	// pods are those that are meant to run on machines, of workloads.
-	pods        *books.Pods
-	workloads   []*workload
-	attachments *books.Attachments
-	// taints means that the leader takes lost nodes out of service.
-	taints bool
-	// fenced are VolumeAttachments of nodes that were taken out of service, by their UIDs.
-	fenced map[string]bool
-	// wrong are findings of machines.
-	wrong findings
+	fleet
 
 	cinder, kubernetes trouble
 	// cut and withheld say until when a client is cut off, or gets no events.
@@ -112,26 +97,6 @@ type slot struct {
 	again   time.Time
 }
 
-// findings collects those of other goroutines.
-type findings struct {
-	mu  sync.Mutex
-	all []checker.Finding
-}
-
-func (f *findings) note(found checker.Finding) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all = append(f.all, found)
-}
-
-func (f *findings) take() []checker.Finding {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := f.all
-	f.all = nil
-	return all
-}
-
 // planned is what somebody will do.
 type planned struct {
 	at time.Time
@@ -149,7 +114,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w := &World{
 		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
 		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
-		pods: books.NewPods(), attachments: books.NewAttachments(), arrays: newArrays(), taints: seed%2 == 0, fenced: map[string]bool{},
+		fleet:   fleet{arrays: newArrays(), pods: books.NewPods(), attachments: books.NewAttachments(), taints: seed%2 == 0, fenced: map[string]bool{}},
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
 	}
 	ids, past := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
