@@ -102,6 +102,9 @@ func crashMatrix(t *testing.T, scenario string, recorded world.Outcome, picked *
 			missed++
 		}
 	}
+	if most := len(outcomes) / 10; missed > most {
+		t.Errorf("%d of %d cases took another course than the run without mishaps", missed, len(outcomes))
+	}
 	t.Logf("%d requests, %d cases, of which %d took another course", len(recorded.Steps), len(outcomes), missed)
 }
 

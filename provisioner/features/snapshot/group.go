@@ -444,10 +444,12 @@ func (r *removing) followGroup(ctx context.Context) error {
 }
 
 // checkGroup deletes the content of a native member that was written just while its group was
-// being deleted, and that the snapshot-controller has not bound: nobody else ever would.
+// being deleted, and that the snapshot-controller has not bound: nobody else ever would. What
+// somebody made for an existing snapshot stays, and so does what is to be retained: it leads
+// to the snapshot.
 func (r *removing) checkGroup(ctx context.Context) error {
-	groups := r.groupsShown()
-	if groups == nil || r.content.Spec.Driver != r.Name || r.content.Spec.VolumeSnapshotRef.UID != "" {
+	groups, spec := r.groupsShown(), r.content.Spec
+	if groups == nil || spec.Driver != r.Name || spec.Source.VolumeHandle == nil || spec.DeletionPolicy != snapshotv1.VolumeSnapshotContentDelete || spec.VolumeSnapshotRef.UID != "" {
 		return nil
 	}
 	name := objects.GroupContentName(objects.GroupOf(r.content))

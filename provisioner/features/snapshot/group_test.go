@@ -966,17 +966,25 @@ func TestMembersOfAGroupThatIsGoneGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		groupExists, isBound bool
-		stays                int
+		groupExists bool
+		change      func(*snapshotv1.VolumeSnapshotContent)
+		stays       int
 	}{
 		"the group is gone":                      {stays: 0},
 		"the group exists":                       {groupExists: true, stays: 1},
-		"the snapshot-controller has bound them": {isBound: true, stays: 1},
+		"the snapshot-controller has bound them": {change: func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "s1" }, stays: 1},
+		"they are to be retained": {change: func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Spec.DeletionPolicy = snapshotv1.VolumeSnapshotContentRetain
+		}, stays: 1},
+		"somebody made them for existing snapshots": {change: func(c *snapshotv1.VolumeSnapshotContent) {
+			c.Spec.Source = snapshotv1.VolumeSnapshotContentSource{SnapshotHandle: new("snapshot-1")}
+		}, stays: 1},
+		"they are the CSI driver's": {change: func(c *snapshotv1.VolumeSnapshotContent) { c.Spec.Driver = policy.CSIDriver }, stays: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			member := origin.Members[0].NewMemberContent(group, nil)
-			if c.isBound {
-				member.Spec.VolumeSnapshotRef.UID = "s1"
+			if c.change != nil {
+				c.change(member)
 			}
 			there := []runtime.Object{member}
 			if c.groupExists {
