@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -257,6 +258,14 @@ func (s *Server) update(c *collection, namespace, name, subresource string, chan
 	}
 	if spec := is.FieldByName("Spec"); spec.IsValid() && subresource == "status" {
 		spec.Set(was.FieldByName("Spec"))
+	}
+	if before.GetDeletionTimestamp() != nil {
+		for _, finalizer := range after.GetFinalizers() {
+			if !slices.Contains(before.GetFinalizers(), finalizer) {
+				return nil, apierrors.NewInvalid(c.kind.GroupKind(), name, field.ErrorList{
+					field.Forbidden(field.NewPath("metadata", "finalizers"), "no new finalizers can be added if the object is being deleted, found new finalizer "+finalizer)})
+			}
+		}
 	}
 	if after.GetDeletionTimestamp() != nil && len(after.GetFinalizers()) == 0 {
 		s.record(c, key, nil)
