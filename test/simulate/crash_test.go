@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +30,8 @@ var (
 // that any of them sends. Whatever happens, nothing is left, lost or doubled.
 func TestCrashMatrix(t *testing.T) {
 	if *oneCase != "" {
-		t.Skip("for TestCase")
+		simulateCase(t)
+		return
 	}
 	picked := sample.New(t)
 	var requests strings.Builder
@@ -124,6 +123,9 @@ func runCases(t *testing.T, cases []world.Case) []world.Outcome {
 	for i, c := range cases {
 		text, _ := json.Marshal(c)
 		report(t, string(text), outcomes[i])
+		if len(outcomes[i].Findings) > 0 && *traces != "" {
+			runCase(t, c, "-traces="+*traces)
+		}
 	}
 	return outcomes
 }
@@ -139,13 +141,13 @@ func report(t *testing.T, of string, o world.Outcome) {
 const outcomeMark = "outcome: "
 
 // runCase runs a case in a process of its own, so that it always takes the same course.
-func runCase(t *testing.T, c world.Case) world.Outcome {
+func runCase(t *testing.T, c world.Case, arguments ...string) world.Outcome {
 	text, err := json.Marshal(c)
 	if err != nil {
 		t.Error(err)
 		return world.Outcome{}
 	}
-	command := exec.Command(os.Args[0], "-test.run=^TestCase$", "-case="+string(text), "-traces="+*traces)
+	command := exec.Command(os.Args[0], append(arguments, "-test.run=^TestCrashMatrix$", "-case="+string(text))...)
 	command.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off")
 	output, err := command.CombinedOutput()
 	_, after, found := bytes.Cut(output, []byte(outcomeMark))
@@ -160,11 +162,8 @@ func runCase(t *testing.T, c world.Case) world.Outcome {
 	return o
 }
 
-// TestCase runs the case of -case.
-func TestCase(t *testing.T) {
-	if *oneCase == "" {
-		t.Skip("for the processes of TestCrashMatrix")
-	}
+// simulateCase runs the case of -case in this process.
+func simulateCase(t *testing.T) {
 	var c world.Case
 	if err := json.Unmarshal([]byte(*oneCase), &c); err != nil {
 		t.Fatal(err)
@@ -188,12 +187,5 @@ func TestCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Println(outcomeMark + string(text))
-	if *traces != "" && (len(outcome.Findings) > 0 || !slices.Contains(os.Args, "-test.v")) {
-		into := filepath.Join(*traces, strings.NewReplacer("/", "_", " ", "_").Replace(fmt.Sprint(c)))
-		_ = os.MkdirAll(into, 0o700)
-		_ = os.WriteFile(filepath.Join(into, "trace"), []byte(strings.Join(w.Trace(), "\n")), 0o600)
-		for name, log := range w.Logs() {
-			_ = os.WriteFile(filepath.Join(into, strings.ReplaceAll(name, "/", "_")), []byte(log), 0o600)
-		}
-	}
+	writeTraces(strings.NewReplacer("/", "_", " ", "_").Replace(fmt.Sprint(c)), w)
 }

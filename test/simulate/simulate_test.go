@@ -29,7 +29,7 @@ var (
 	duration = flag.Duration("duration", 0, "how long to go on with further seeds, in place of -seeds")
 	rounds   = flag.Int("rounds", 3, "rounds of trouble and calm")
 	alone    = flag.Bool("alone", false, "run the one seed in this process")
-	traces   = flag.String("traces", "", "directory for the traces and logs of all seeds")
+	traces   = flag.String("traces", "", "directory for the traces and logs of all seeds, and of cases with findings")
 )
 
 func TestMain(m *testing.M) {
@@ -99,12 +99,18 @@ func simulate(t *testing.T, seed uint64) {
 	if len(findings) > 0 {
 		t.Logf("the last steps of seed %d:\n%s", seed, strings.Join(trace[max(0, len(trace)-50):], "\n"))
 	}
-	if *traces != "" {
-		into := filepath.Join(*traces, fmt.Sprint(seed))
-		_ = os.MkdirAll(into, 0o700)
-		_ = os.WriteFile(filepath.Join(into, "trace"), []byte(strings.Join(trace, "\n")), 0o600)
-		for name, log := range w.Logs() {
-			_ = os.WriteFile(filepath.Join(into, name), []byte(log), 0o600)
-		}
+	writeTraces(fmt.Sprint(seed), w)
+}
+
+// writeTraces writes what has happened in a world, and its logs, below -traces.
+func writeTraces(name string, w *world.World) {
+	if *traces == "" {
+		return
+	}
+	into := filepath.Join(*traces, name)
+	_ = os.MkdirAll(into, 0o700)
+	_ = os.WriteFile(filepath.Join(into, "trace"), []byte(strings.Join(w.Trace(), "\n")), 0o600)
+	for name, log := range w.Logs() {
+		_ = os.WriteFile(filepath.Join(into, name), []byte(log), 0o600)
 	}
 }

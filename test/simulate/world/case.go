@@ -41,7 +41,7 @@ func Mishaps() []Mishap {
 // Kills reports whether the replica ends.
 func (m Mishap) Kills() bool { return m == KilledBefore || m == KilledAfter || m == LateKilled }
 
-// Matters reports whether it makes a difference to a request that changes nothing.
+// mattersToReads reports whether it makes a difference to a request that changes nothing.
 func (m Mishap) mattersToReads() bool {
 	return m == KilledBefore || m == RequestLost || m == RequestFailed || m == AnswerDelayed
 }
@@ -281,7 +281,7 @@ func Scenarios() []string {
 }
 
 func scenarios() []scenario {
-	make := func(namespace, class string) func(*World) {
+	claim := func(namespace, class string) func(*World) {
 		return func(w *World) { w.makeClaim(namespace, "data", class, 1) }
 	}
 	steps := func(all ...func(*World)) []func(*World) { return all }
@@ -301,34 +301,34 @@ func scenarios() []scenario {
 	}
 	end := func(w *World) { w.workloads[0].wanted = placement{} }
 	return []scenario{
-		{"claim by reservation", nil, make("a", "fast"), 1},
-		{"claim by attachment", nil, make("b", "fast"), 1},
-		{"claim of several backends", nil, make("c", "dual"), 1},
-		{"leader takes over", nil, func(w *World) { w.killNamed(w.leader); make("a", "fast")(w) }, 1},
-		{"deletion by reservation", steps(make("a", "fast")), (*World).deleteClaim, 0},
-		{"deletion by attachment", steps(make("b", "fast")), (*World).deleteClaim, 0},
-		{"clone", steps(make("a", "fast")), (*World).cloneClaim, 1},
-		{"growth", steps(make("a", "fast")), (*World).growClaim, 0},
-		{"acknowledged growth", steps(make("a", "fast"), (*World).growClaim), (*World).acknowledgeGrowth, 0},
-		{"snapshot", steps(make("a", "fast")), take(snapshotClass), 0},
-		{"deletion of a snapshot", steps(make("a", "fast"), take(snapshotClass)), (*World).deleteSnapshot, 0},
-		{"restored snapshot", steps(make("a", "fast"), take(snapshotClass)), (*World).restoreSnapshot, 1},
-		{"backup", steps(make("a", "fast")), take(backupClass), 0},
-		{"deletion of a backup", steps(make("a", "fast"), take(backupClass)), (*World).deleteSnapshot, 0},
-		{"restored backup", steps(make("a", "fast"), take(backupClass)), (*World).restoreSnapshot, 1},
-		{"group", steps(make("a", "fast")), takeGroup(groupClass), 0},
-		{"deletion of a group", steps(make("a", "fast"), takeGroup(groupClass)), (*World).deleteGroup, 0},
-		{"group of an array", steps(make("a", "fast")), takeGroup(arrayClass), 0},
-		{"deletion of a group of an array", steps(make("a", "fast"), takeGroup(arrayClass)), (*World).deleteGroup, 0},
-		{"volume for a populator's claim", steps(make("d", "moved")), func(w *World) { w.giveVolume((*World).populate) }, 0},
-		{"volume handed to another claim", steps(make("d", "moved")), func(w *World) { w.giveVolume((*World).handOver) }, 0},
-		{"volume in mode csi for a populator's claim", steps(make("d", shown)), func(w *World) { w.giveVolume((*World).populate) }, 0},
-		{"volume in mode csi handed to another claim", steps(make("d", shown)), func(w *World) { w.giveVolume((*World).handOver) }, 0},
-		{"claim in mode csi", nil, make(stager, shown), 1},
-		{"deletion in mode csi", steps(make(stager, shown)), (*World).deleteClaim, 0},
+		{"claim by reservation", nil, claim("a", "fast"), 1},
+		{"claim by attachment", nil, claim("b", "fast"), 1},
+		{"claim of several backends", nil, claim("c", "dual"), 1},
+		{"leader takes over", nil, func(w *World) { w.killNamed(w.leader); claim("a", "fast")(w) }, 1},
+		{"deletion by reservation", steps(claim("a", "fast")), (*World).deleteClaim, 0},
+		{"deletion by attachment", steps(claim("b", "fast")), (*World).deleteClaim, 0},
+		{"clone", steps(claim("a", "fast")), (*World).cloneClaim, 1},
+		{"growth", steps(claim("a", "fast")), (*World).growClaim, 0},
+		{"acknowledged growth", steps(claim("a", "fast"), (*World).growClaim), (*World).acknowledgeGrowth, 0},
+		{"snapshot", steps(claim("a", "fast")), take(snapshotClass), 0},
+		{"deletion of a snapshot", steps(claim("a", "fast"), take(snapshotClass)), (*World).deleteSnapshot, 0},
+		{"restored snapshot", steps(claim("a", "fast"), take(snapshotClass)), (*World).restoreSnapshot, 1},
+		{"backup", steps(claim("a", "fast")), take(backupClass), 0},
+		{"deletion of a backup", steps(claim("a", "fast"), take(backupClass)), (*World).deleteSnapshot, 0},
+		{"restored backup", steps(claim("a", "fast"), take(backupClass)), (*World).restoreSnapshot, 1},
+		{"group", steps(claim("a", "fast")), takeGroup(groupClass), 0},
+		{"deletion of a group", steps(claim("a", "fast"), takeGroup(groupClass)), (*World).deleteGroup, 0},
+		{"group of an array", steps(claim("a", "fast")), takeGroup(arrayClass), 0},
+		{"deletion of a group of an array", steps(claim("a", "fast"), takeGroup(arrayClass)), (*World).deleteGroup, 0},
+		{"volume for a populator's claim", steps(claim("d", "moved")), func(w *World) { w.giveVolume((*World).populate) }, 0},
+		{"volume handed to another claim", steps(claim("d", "moved")), func(w *World) { w.giveVolume((*World).handOver) }, 0},
+		{"volume in mode csi for a populator's claim", steps(claim("d", shown)), func(w *World) { w.giveVolume((*World).populate) }, 0},
+		{"volume in mode csi handed to another claim", steps(claim("d", shown)), func(w *World) { w.giveVolume((*World).handOver) }, 0},
+		{"claim in mode csi", nil, claim(stager, shown), 1},
+		{"deletion in mode csi", steps(claim(stager, shown)), (*World).deleteClaim, 0},
 		{"first pod", nil, run(shown), 1},
 		{"first pod of an encrypted volume", nil, run(sealed), 1},
-		{"clone of an encrypted volume", steps(make(stager, sealed)), func(w *World) { w.clone(w.onlyClaim()) }, 1},
+		{"clone of an encrypted volume", steps(claim(stager, sealed)), func(w *World) { w.clone(w.onlyClaim()) }, 1},
 		{"pod moves", steps(run(masked)), moveTo(1), 0},
 		{"pod ends", steps(run(shown)), end, 0},
 		{"claim of a pod is deleted", steps(run(masked)), (*World).deleteClaim, 0},
