@@ -75,16 +75,17 @@ func (l *Lifecycle) newEndpoint(config Config, epoch int, changed time.Time) *ow
 	}
 	e.config.Store(&config)
 	e.session = &session{
-		clients: l.clients,
-		config:  func() Config { return *e.config.Load() },
-		backend: config.Name,
-		fence:   l.options.Fence,
-		term:    l.options.Term,
-		breaker: l.breaker,
-		epoch:   epoch,
-		settled: changed.Add(l.options.ReadLag),
-		readLag: l.options.ReadLag,
-		left:    func() { l.leave(e) },
+		clients:  l.clients,
+		config:   func() Config { return *e.config.Load() },
+		backend:  config.Name,
+		fence:    l.options.Fence,
+		changing: l.options.Changing,
+		term:     l.options.Term,
+		breaker:  l.breaker,
+		epoch:    epoch,
+		settled:  changed.Add(l.options.ReadLag),
+		readLag:  l.options.ReadLag,
+		left:     func() { l.leave(e) },
 	}
 	e.stock = newStock(l, e, kind[cinder.Volume]{
 		noun: "volume", owner: "claim",

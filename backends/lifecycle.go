@@ -21,6 +21,9 @@ type LifecycleOptions struct {
 	// Fence returns an error once the leader's term is over; it is called before every
 	// change at Cinder.
 	Fence func() error
+	// Changing is called before every change at Cinder, which is not sent after an error,
+	// and ended when its answer is there or will never come. Nil permits every change.
+	Changing func() (ended func(), err error)
 	// Term is canceled when the term ends, which aborts requests in flight.
 	Term    context.Context
 	Logger  *slog.Logger

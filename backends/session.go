@@ -69,8 +69,10 @@ type session struct {
 	config  func() Config
 	backend string
 	fence   func() error
-	term    context.Context
-	breaker *breaker.Breaker
+	// changing is that of LifecycleOptions; it may be nil.
+	changing func() (ended func(), err error)
+	term     context.Context
+	breaker  *breaker.Breaker
 	// epoch is the breaker's number for the clients' endpoint.
 	epoch int
 	// settled is when reads show everything that was changed here before the session
@@ -221,6 +223,13 @@ func change[C any](ctx context.Context, s *session, permitted permission, call f
 		}
 		if err := s.stillLeads(); err != nil {
 			return err
+		}
+		if s.changing != nil {
+			ended, err := s.changing()
+			if err != nil {
+				return cinder.NotSent(s.backend, "", err)
+			}
+			defer ended()
 		}
 		return call(lasting, client.(C))
 	})

@@ -43,6 +43,9 @@ func TestFenceStopsEveryChange(t *testing.T) {
 	terms := map[string]func(*LifecycleOptions){
 		"fence": func(o *LifecycleOptions) { o.Fence = func() error { return errors.New("the lease is 4 s too old") } },
 		"hold":  func(o *LifecycleOptions) { o.Term = ended },
+		"log": func(o *LifecycleOptions) {
+			o.Changing = func() (func(), error) { return nil, errors.New("the log says that nothing changes") }
+		},
 	}
 	for _, status := range states {
 		for name, operation := range operations {
@@ -70,6 +73,22 @@ func TestFenceStopsEveryChange(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAChangeIsAnnouncedUntilItsAnswer: the next leader relies on that.
+func TestAChangeIsAnnouncedUntilItsAnswer(t *testing.T) {
+	s := testSession(t.Context(), &memoryClients{memory: newMemoryCinder().client()})
+	underWay := 0
+	s.changing = func() (func(), error) { underWay++; return func() { underWay-- }, nil }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(read(t.Context(), s, func(context.Context, Cinder) error { equal(t, underWay, 0); return nil }))
+	must(change(t.Context(), s, nil, func(context.Context, Cinder) error { equal(t, underWay, 1); return nil }))
+	equal(t, underWay, 0)
 }
 
 // TestEndOfTermCutsARequestUnderWay: waiting for the array must not outlast the

@@ -29,6 +29,8 @@ type termBackends struct {
 	pool    *backends.Pool
 	metrics *backends.Metrics
 	fence   func() error
+	// changing is that of backends.LifecycleOptions.
+	changing func() (ended func(), err error)
 	// changed is when an earlier leader can have changed something for the last time.
 	changed time.Time
 	readLag time.Duration
@@ -106,15 +108,16 @@ func (t *termBackends) configured(name string) (lifecycle *backends.Lifecycle, m
 func (t *termBackends) newLifecycle(config backends.Config) *backends.Lifecycle {
 	go t.watchQueue(config.Name)
 	return backends.NewLifecycle(backends.LifecycleOptions{
-		Config:  config,
-		Pool:    t.pool,
-		Cluster: t.cluster,
-		Fence:   t.fence,
-		Changed: t.changed,
-		ReadLag: t.readLag,
-		Term:    t.termCtx,
-		Logger:  t.logger,
-		Metrics: t.metrics,
+		Config:   config,
+		Pool:     t.pool,
+		Cluster:  t.cluster,
+		Fence:    t.fence,
+		Changing: t.changing,
+		Changed:  t.changed,
+		ReadLag:  t.readLag,
+		Term:     t.termCtx,
+		Logger:   t.logger,
+		Metrics:  t.metrics,
 		HealthChanged: func(err error) {
 			if err == nil {
 				t.board.Publish(parking.Trigger{Kind: parking.Backend, Name: config.Name})

@@ -1,7 +1,9 @@
 package app
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -44,6 +46,8 @@ type elector struct {
 	leaseReleased atomic.Pointer[func()]
 	// deaths knows which holder of the lease has ended.
 	deaths *leasecheck.Deaths
+	// terminationLog tells the next leader how this process ended.
+	terminationLog *leasecheck.TerminationLog
 	// patience is how long a leader waits for its csi-attacher; standsBack lets others take
 	// the lease that a leader has given up because of it.
 	patience   *patience
@@ -69,6 +73,7 @@ func newElector(of *replica, config *rest.Config) (*elector, error) {
 	e := &elector{
 		replica:             of,
 		patience:            newPatience(of.options.AttacherTimeout),
+		terminationLog:      &leasecheck.TerminationLog{},
 		provisionerMetrics:  provisioner.NewMetrics(registry, append(of.mappers.Protocols(), objects.ProtocolCSI)),
 		expandMetrics:       expand.NewMetrics(registry),
 		audits:              newAuditMetrics(registry),
@@ -84,7 +89,7 @@ func newElector(of *replica, config *rest.Config) (*elector, error) {
 		return nil, err
 	}
 	e.deaths = &leasecheck.Deaths{
-		Client: e.leaseWatch.CoreV1().RESTClient(), Namespace: of.namespace, PodOf: wiring.PodOf, Learned: e.askForLease,
+		Client: e.leaseWatch.CoreV1().RESTClient(), Namespace: of.namespace, PodOf: wiring.PodOf, Learned: e.askForLease, ReadLag: of.options.ReadLag,
 		Watched: func(handler cache.ResourceEventHandler) cache.ResourceEventHandler {
 			return of.watchHandler("pods", handler)
 		},
@@ -105,7 +110,8 @@ func (e *elector) lead(ctx context.Context) error {
 		defer end()
 		return e.runTerm(ctx, termCtx, termCtx.Err, time.Now())
 	}
-	if err := leasecheck.SignTerminationLog(leasecheck.TerminationLog, os.Getpid(), e.identity); err != nil {
+	var err error
+	if e.terminationLog, err = leasecheck.OpenTerminationLog(cmp.Or(e.options.TerminationLog, leasecheck.TerminationLogOf(os.Getpid())), e.identity, e.options.ReadLag); err != nil {
 		e.logger.Warn("If this process dies while it leads, others will wait until the lease has expired", "error", err)
 	}
 	elector := e.watchElector()
@@ -154,7 +160,7 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 		LeaseMeta:  metav1.ObjectMeta{Name: wiring.LeaseName(e.options.ProvisionerName), Namespace: e.namespace},
 		Client:     e.leaseClient.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity, EventRecorder: e.recorder},
-	}, Timeout: e.options.RenewDeadline, Turns: turns, HasEnded: e.deaths.HasEnded, Longest: e.longestLease}
+	}, Timeout: e.options.RenewDeadline, Turns: turns, EndOf: e.deaths.EndOf, Longest: e.longestLease}
 	// A request sent at the last instant has the other half of the leaderless interval
 	// in which to arrive.
 	validity := (e.options.LeaseDuration + e.options.RenewDeadline) / 2
@@ -175,7 +181,9 @@ func (e *elector) elect(ctx context.Context, turns func()) error {
 				mu.Unlock()
 				defer term.Done()
 				defer release()
+				e.terminationLog.Lead(lock.LastChange())
 				failed = e.runTerm(ctx, termCtx, func() error { return lock.StillLeading(termCtx, elector.IsLeader, validity) }, lock.LastChange())
+				failed = errors.Join(failed, e.terminationLog.Follow())
 			},
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {

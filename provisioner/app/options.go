@@ -80,7 +80,10 @@ type Options struct {
 	Config *rest.Config
 	// Network replaces the machine's; nil keeps it.
 	Network Network
-	Logger  *slog.Logger
+	// TerminationLog is the termination log of the replica's container; empty means the
+	// usual one, of a process that is the first of its container.
+	TerminationLog string
+	Logger         *slog.Logger
 	// Metrics registers the replica's metrics; /metrics serves what it gathers.
 	Metrics Metrics
 	// Traces receives the spans of claims, with IDs from tracing.IDs; nil means that

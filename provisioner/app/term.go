@@ -185,6 +185,7 @@ func (e *elector) newTerm(work, termCtx context.Context, fence func() error, han
 			pool:       e.pool,
 			metrics:    e.backendMetrics,
 			fence:      fence,
+			changing:   e.terminationLog.Change,
 			readLag:    e.options.ReadLag,
 			termCtx:    termCtx,
 			logger:     e.logger,

@@ -52,22 +52,23 @@ tenants:
   - name: team-c
     namespaces: [team-c]
     classes: [{storageClasses: [gold], backends: [lab], volumeType: %s}]
-`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=30s", "--cinder-read-lag=0s") // The rig has one database server.
+`, endpoint, c.env.Noauth.User, podsProject, c.env.Types.ISCSI), "--lease-duration="+leaseOfPods.String(), "--renew-deadline=30s")
 
 	kill := func(leader *corev1.Pod) (end func()) {
 		id := strings.TrimPrefix(leader.Status.ContainerStatuses[0].ContainerID, "containerd://")
 		pid := c.nodes["node-1"].run(ctx, t, "basename $(dirname $(grep -l "+id+" /proc/[0-9]*/cgroup))")
 		return func() { c.nodes["node-1"].run(ctx, t, "kill -9 "+pid) }
 	}
-	t.Run("the only replica is killed", func(t *testing.T) { c.replaces(ctx, t, "alone", 1, kill) })
+	t.Run("the only replica is killed", func(t *testing.T) { c.replaces(ctx, t, "alone", 1, true, kill) })
 	_, err = c.Client.AppsV1().Deployments(deploy.Namespace).Patch(ctx, deploy.Release, types.MergePatchType, []byte(`{"spec": {"replicas": 2}}`), metav1.PatchOptions{})
 	must(t, err)
 	for round := range 3 {
-		t.Run("one of two is killed", func(t *testing.T) { c.replaces(ctx, t, fmt.Sprintf("round-%d", round), 2, kill) })
+		t.Run("one of two is killed at work", func(t *testing.T) { c.replaces(ctx, t, fmt.Sprintf("busy-%d", round), 2, false, kill) })
+		t.Run("one of two is killed at rest", func(t *testing.T) { c.replaces(ctx, t, fmt.Sprintf("idle-%d", round), 2, true, kill) })
 	}
 	// Nothing reports its end, and it may have no time or no right to give up its lease.
 	t.Run("one of two is deleted by force", func(t *testing.T) {
-		c.replaces(ctx, t, "forced", 2, func(leader *corev1.Pod) (end func()) {
+		c.replaces(ctx, t, "forced", 2, false, func(leader *corev1.Pod) (end func()) {
 			return func() {
 				must(t, c.Client.CoreV1().Pods(deploy.Namespace).Delete(ctx, leader.Name, *metav1.NewDeleteOptions(0)))
 			}
@@ -128,8 +129,9 @@ func (c *kubeletCluster) leads(ctx context.Context, t *testing.T, replicas int) 
 	return identity, pod
 }
 
-// replaces ends the leader, and measures how long a claim waits that is made at this moment.
-func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string, replicas int, prepare func(leader *corev1.Pod) (end func())) {
+// replaces ends the leader at rest or at work, and measures how long claims wait that are made
+// at this moment.
+func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string, replicas int, atRest bool, prepare func(leader *corev1.Pod) (end func())) {
 	dead, pod := c.leads(ctx, t, replicas)
 	end := prepare(pod)
 	claim := func(name string) {
@@ -141,11 +143,18 @@ func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string
 	asked := time.Now()
 	c.bound(ctx, t, harness.Claim("team-c", name, "gold", "1Gi", nil))
 	usual := time.Since(asked)
-	claim(before)
-	started := time.Now()
+	if atRest {
+		time.Sleep(10 * time.Second)
+	} else {
+		claim(before)
+	}
+	started, said := time.Now(), ""
 	end()
 	ended := time.Since(started)
 	claim(after)
+	if atRest {
+		before = after
+	}
 	seen := map[string]time.Duration{}
 	must(t, harness.Eventually(ctx, func() (string, error) {
 		note := func(what string, is bool) {
@@ -156,7 +165,10 @@ func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string
 		if now, err := c.Client.CoreV1().Pods(deploy.Namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err == nil {
 			for _, container := range now.Status.ContainerStatuses {
 				for _, state := range []corev1.ContainerState{container.State, container.LastTerminationState} {
-					note("report", state.Terminated != nil && state.Terminated.Message == dead)
+					if state.Terminated != nil && strings.HasPrefix(state.Terminated.Message, dead) {
+						note("report", true)
+						said = strings.TrimPrefix(state.Terminated.Message, dead)
+					}
 				}
 			}
 		}
@@ -179,6 +191,9 @@ func (c *kubeletCluster) replaces(ctx context.Context, t *testing.T, name string
 	}))
 	if seen["report"] > 0 && seen["lease"] > leaseOfPods/2 {
 		t.Errorf("the end was reported after %s, and the next leader came after %s", seen["report"], seen["lease"])
+	}
+	if atRest != (said != "") {
+		t.Errorf("the dead leader's log says %q", said)
 	}
 	t.Logf("the leader ended within %s; the kubelet's report is there after %s, the next leader after %s; a claim made before is Bound after %s, one made after it %s (%s with a leader)",
 		ended.Round(10*time.Millisecond), seen["report"], seen["lease"], seen[before], seen[after], usual.Round(10*time.Millisecond))

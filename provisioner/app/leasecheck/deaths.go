@@ -2,10 +2,8 @@ package leasecheck
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -13,43 +11,34 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TerminationLog is the file whose content the kubelet puts into the status of a
-// container that has ended, as its message.
-const TerminationLog = "/dev/termination-log"
-
-// SignTerminationLog writes the name of a process into its container's termination log,
-// so that the end of the container shows that this very process has ended. It writes
-// nothing unless the process is the first of its PID namespace, which ends with it. Others,
-// as with hostPID, shareProcessNamespace or a shell that started them, may outlive their
-// container. Without the file, nothing is written either.
-func SignTerminationLog(path string, pid int, identity string) error {
-	if pid != 1 {
-		return nil
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(identity)
-	return errors.Join(err, file.Close())
+// End is what is known of the end of a process.
+type End struct {
+	// Proven means that it has certainly ended.
+	Proven bool
+	// Settled means that Cinder's reads show everything that it, or a leader before it, has
+	// changed.
+	Settled bool
 }
 
-// provesEnd reports whether a pod's status shows that a process has ended. Only the
-// kubelet writes a message into it, when the container runtime says that the container has
-// ended. A pod's phase, its deletion and its absence prove nothing: for a node that does
-// not answer, controllers write them without knowing whether the process still runs.
-func provesEnd(pod *corev1.Pod, identity string) bool {
+// endOf reads the end of a process from the status of its pod. Only the kubelet writes a
+// message into it, when the container runtime says that the container has ended. A pod's
+// phase, its deletion and its absence prove nothing: for a node that does not answer,
+// controllers write them without knowing whether the process still runs.
+func endOf(pod *corev1.Pod, identity string, readLag time.Duration) End {
 	for _, container := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{container.State, container.LastTerminationState} {
-			if state.Terminated != nil && state.Terminated.ContainerID != "" && state.Terminated.Message == identity {
-				return true
+			if state.Terminated == nil || state.Terminated.ContainerID == "" {
+				continue
+			}
+			switch state.Terminated.Message {
+			case identity:
+				return End{Proven: true}
+			case identity + settledMark(readLag):
+				return End{Proven: true, Settled: true}
 			}
 		}
 	}
-	return false
+	return End{}
 }
 
 // Deaths learns whether the process that holds the Lease has ended, from its pod.
@@ -63,11 +52,15 @@ type Deaths struct {
 	Watched func(cache.ResourceEventHandler) cache.ResourceEventHandler
 	// Learned is called when a process that held the Lease has ended.
 	Learned func()
+	// ReadLag is how old the state may be that Cinder's reads show.
+	ReadLag time.Duration
 
 	mu     sync.Mutex
 	holder string
-	ended  string
-	stop   context.CancelFunc
+	// ended is the holder whose end is known.
+	ended string
+	end   End
+	stop  context.CancelFunc
 }
 
 // Follow watches the pod of the process that holds the Lease, until another one does or
@@ -88,18 +81,25 @@ func (d *Deaths) Follow(ctx context.Context, holder string) {
 	}
 }
 
-// HasEnded reports whether a process that held the Lease has certainly ended.
-func (d *Deaths) HasEnded(identity string) bool {
+// EndOf returns what is known of the end of a process that held the Lease.
+func (d *Deaths) EndOf(identity string) End {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return identity != "" && identity == d.ended
+	if identity == "" || identity != d.ended {
+		return End{}
+	}
+	return d.end
 }
 
 func (d *Deaths) watch(ctx context.Context, pod, holder string) {
 	seen := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && provesEnd(pod, holder) && ctx.Err() == nil {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || ctx.Err() != nil {
+			return
+		}
+		if end := endOf(pod, holder, d.ReadLag); end.Proven {
 			d.mu.Lock()
-			d.ended = holder
+			d.ended, d.end = holder, end
 			d.mu.Unlock()
 			d.Learned()
 		}

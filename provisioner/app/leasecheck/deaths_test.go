@@ -1,8 +1,6 @@
 package leasecheck
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,11 +23,14 @@ func TestOnlyTheKubeletProvesTheEndOfAProcess(t *testing.T) {
 	for name, test := range map[string]struct {
 		status  corev1.PodStatus
 		deleted *metav1.Time
-		want    bool
+		want    End
 	}{
-		"its container has ended":            {status: status(corev1.PodRunning, terminated("containerd://1", "pod_1"), corev1.ContainerState{}), want: true},
-		"its container was started again":    {status: status(corev1.PodRunning, running, terminated("containerd://1", "pod_1")), want: true},
-		"the pod has ended":                  {status: status(corev1.PodFailed, terminated("containerd://1", "pod_1"), corev1.ContainerState{}), want: true},
+		"its container has ended":            {status: status(corev1.PodRunning, terminated("containerd://1", "pod_1"), corev1.ContainerState{}), want: End{Proven: true}},
+		"its container was started again":    {status: status(corev1.PodRunning, running, terminated("containerd://1", "pod_1")), want: End{Proven: true}},
+		"the pod has ended":                  {status: status(corev1.PodFailed, terminated("containerd://1", "pod_1"), corev1.ContainerState{}), want: End{Proven: true}},
+		"reads show all that it changed":     {status: status(corev1.PodRunning, terminated("containerd://1", "pod_1 settled after 2s"), corev1.ContainerState{}), want: End{Proven: true, Settled: true}},
+		"reads may lag for longer":           {status: status(corev1.PodRunning, terminated("containerd://1", "pod_1 settled after 1s"), corev1.ContainerState{})},
+		"its log was cut off":                {status: status(corev1.PodRunning, terminated("containerd://1", "pod_1 settled aft"), corev1.ContainerState{})},
 		"it runs":                            {status: status(corev1.PodRunning, running, corev1.ContainerState{})},
 		"an earlier process has ended":       {status: status(corev1.PodRunning, running, terminated("containerd://0", "pod_0"))},
 		"the process did not sign":           {status: status(corev1.PodRunning, running, terminated("containerd://1", ""))},
@@ -41,51 +42,32 @@ func TestOnlyTheKubeletProvesTheEndOfAProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: test.deleted}, Status: test.status}
-			if got := provesEnd(pod, "pod_1"); got != test.want {
-				t.Errorf("got %t", got)
-			}
-		})
-	}
-}
-
-func TestTerminationLogIsSignedByTheFirstProcessOnly(t *testing.T) {
-	for name, test := range map[string]struct {
-		pid    int
-		exists bool
-		want   string
-	}{
-		"first of its namespace":   {1, true, "pod_1"},
-		"beside others":            {7, true, "of a shell that was here before"},
-		"outside of any container": {1, false, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "termination-log")
-			if test.exists {
-				if err := os.WriteFile(path, []byte("of a shell that was here before"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := SignTerminationLog(path, test.pid, "pod_1"); err != nil {
-				t.Fatal(err)
-			}
-			content, err := os.ReadFile(path)
-			if string(content) != test.want || (err == nil) != test.exists {
-				t.Errorf("it has %q, %v", content, err)
+			if got := endOf(pod, "pod_1", 2*time.Second); got != test.want {
+				t.Errorf("got %+v", got)
 			}
 		})
 	}
 }
 
 // TestLeaseOfAProcessThatHasEndedCountsAsReleased, and its last change may have been just
-// before.
+// before, unless its end shows otherwise.
 func TestLeaseOfAProcessThatHasEndedCountsAsReleased(t *testing.T) {
 	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
-	holder, seconds := "pod_1", int32(15)
-	for name, ended := range map[string]string{"the holder": "pod_1", "another": "pod_0"} {
+	for name, test := range map[string]struct {
+		end        End
+		released   bool
+		lastChange time.Time
+	}{
+		"nothing is known":           {End{}, false, at},
+		"it has ended":               {End{Proven: true}, true, at},
+		"it had changed nothing new": {End{Proven: true, Settled: true}, true, time.Unix(0, 0)},
+	} {
 		t.Run(name, func(t *testing.T) {
+			holder, seconds := "pod_1", int32(15)
 			client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"},
 				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds}})
-			lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, HasEnded: func(identity string) bool { return identity == ended }, LeaseLock: resourcelock.LeaseLock{
+			ends := map[string]End{holder: test.end}
+			lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, EndOf: func(identity string) End { return ends[identity] }, LeaseLock: resourcelock.LeaseLock{
 				LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
 				LockConfig: resourcelock.ResourceLockConfig{Identity: "next"},
 			}}
@@ -93,15 +75,45 @@ func TestLeaseOfAProcessThatHasEndedCountsAsReleased(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if released := record.HolderIdentity == ""; released != (ended == holder) {
+			if released := record.HolderIdentity == ""; released != test.released {
 				t.Errorf("held by %q", record.HolderIdentity)
 			}
 			if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "next", LeaseDurationSeconds: 15}); err != nil {
 				t.Fatal(err)
 			}
-			if got := lock.LastChange(); !got.Equal(at) {
+			if got := lock.LastChange(); !got.Equal(test.lastChange) {
 				t.Errorf("the last change was at %s", got)
 			}
 		})
 	}
+	t.Run("another took the lease since", func(t *testing.T) {
+		dead, other, seconds := "pod_1", "pod_2", int32(15)
+		client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &dead, LeaseDurationSeconds: &seconds}})
+		lock := &Lock{now: func() time.Time { return at }, Timeout: time.Minute, Turns: func() {}, LeaseLock: resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: "own", Name: "lease"}, Client: client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: "next"},
+		}, EndOf: func(identity string) End { return End{Proven: identity == dead, Settled: identity == dead} }}
+		if _, _, err := lock.Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		leases := client.CoordinationV1().Leases("own")
+		lease, err := leases.Get(t.Context(), "lease", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease.Spec.HolderIdentity = &other
+		if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := lock.Get(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := lock.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "next", LeaseDurationSeconds: 15}); err != nil {
+			t.Fatal(err)
+		}
+		if got := lock.LastChange(); !got.Equal(at) {
+			t.Errorf("the last change was at %s", got)
+		}
+	})
 }

@@ -23,9 +23,9 @@ type Lock struct {
 	Timeout time.Duration
 	// Turns is called whenever the elector turns: before and after every request.
 	Turns func()
-	// HasEnded reports whether the process with this identity has certainly ended. A
-	// lease that it holds counts as released; nil means that nothing is known.
-	HasEnded func(identity string) bool
+	// EndOf returns what is known of the end of the process with this identity. A lease
+	// whose holder has certainly ended counts as released; nil means that nothing is known.
+	EndOf func(identity string) End
 	// Longest is the longest duration of a lease that this process has seen; zero if it
 	// has seen none.
 	Longest time.Duration
@@ -33,6 +33,8 @@ type Lock struct {
 	mu sync.Mutex
 	// holder is the lease's holder when it was last read.
 	holder string
+	// settled means that reads show everything that this holder changed.
+	settled bool
 	// renewed is when the last successful renewal was sent.
 	renewed time.Time
 	// lastChange is when an earlier leader can have changed something for the last time.
@@ -81,12 +83,14 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	record, raw, err := l.LeaseLock.Get(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holder = ""
+	l.holder, l.settled = "", false
 	if err == nil {
 		l.holder = record.HolderIdentity
 		l.saw(*record)
-		if l.HasEnded != nil && l.HasEnded(record.HolderIdentity) {
-			record.HolderIdentity = ""
+		if l.EndOf != nil {
+			if end := l.EndOf(record.HolderIdentity); end.Proven {
+				record.HolderIdentity, l.settled = "", end.Settled
+			}
 		}
 	}
 	return record, raw, err
@@ -115,8 +119,9 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 }
 
 // LastChange returns when an earlier leader can have changed something for the last time:
-// when this replica took the lease, or later if the lease had been deleted, or never if
-// this is the first lease. How long a silent leader has been unable to change anything
+// when this replica took the lease, or later if the lease had been deleted, or so long ago
+// that nothing depends on it, if this is the first lease or the last leader's end showed
+// that. How long a silent leader has been unable to change anything
 // depends on the flags that it ran with, so its silence does not count.
 func (l *Lock) LastChange() time.Time {
 	l.mu.Lock()
@@ -148,7 +153,7 @@ func (l *Lock) renew(record resourcelock.LeaderElectionRecord, earlier time.Dura
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		switch {
-		case l.Longest == 0:
+		case l.Longest == 0, l.renewed.IsZero() && l.settled:
 			l.lastChange = time.Unix(0, 0)
 		case l.renewed.IsZero():
 			l.lastChange = l.clock().Add(earlier)

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -347,6 +348,12 @@ func (w *World) killReplica() {
 func (w *World) kill(s *slot, again time.Time) {
 	w.note("%s is killed", s.replica.name)
 	s.replica.kill()
+	// The dead process still runs here, so what it writes from now on must not count. A
+	// kubelet that is lost reports nothing.
+	if said, err := os.ReadFile(s.replica.terminationLog); err == nil && w.random.IntN(3) > 0 {
+		name := s.replica.name
+		w.later(w.soon(2*time.Second), func() { w.reportEnd(name, string(said)) })
+	}
 	w.dead = append(w.dead, s.replica)
 	s.replica, s.again = nil, again
 }

@@ -12,11 +12,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/standalone-cinder/standalone-cinder/mappers"
 	"github.com/standalone-cinder/standalone-cinder/provisioner/app"
+	"github.com/standalone-cinder/standalone-cinder/test/simulate/apiserver"
 	"github.com/standalone-cinder/standalone-cinder/test/simulate/cluster"
 )
 
@@ -31,6 +34,8 @@ type replica struct {
 	log   *lines
 	// killed means that what it does now is that of a dead process.
 	killed bool
+	// terminationLog is the file that the kubelet reads when it has ended.
+	terminationLog string
 }
 
 // lines keeps what a replica logs.
@@ -56,12 +61,16 @@ func (w *World) start() (*replica, error) {
 	w.started++
 	r := &replica{name: fmt.Sprintf("replica-%d", w.started), ended: make(chan struct{}), log: &lines{}}
 	r.network = w.newNetwork(r.name)
+	r.terminationLog = filepath.Join(w.dir, r.name+".termination-log")
+	if err := writeFile(r.terminationLog, ""); err != nil {
+		return nil, err
+	}
 	options := app.Options{
 		PolicyFile: filepath.Join(w.dir, "policy.yaml"), CloudsFile: filepath.Join(w.dir, "clouds.yaml"),
 		Namespace: ownNamespace, ProvisionerName: provisionerName, Listen: "health", CSIEndpoint: "unix://" + csiSocket,
 		LeaderElect: true, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second,
-		DrainTimeout: 20 * time.Second, ReadLag: readLag, TaintLostNodes: w.taints, TaintLostNodesShare: 100, Workers: 100, KubeQPS: 500, KubeBurst: 1000,
-		Protocols: mappers.BuiltIn(), Config: &rest.Config{Host: "http://" + apiHost}, Network: r.network,
+		DrainTimeout: 20 * time.Second, ReadLag: w.lag + lagMargin, TaintLostNodes: w.taints, TaintLostNodesShare: 100, Workers: 100, KubeQPS: 500, KubeBurst: 1000,
+		Protocols: mappers.BuiltIn(), Config: &rest.Config{Host: "http://" + apiHost}, Network: r.network, TerminationLog: r.terminationLog,
 		Metrics: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 	}
 	a, err := app.New(options)
@@ -101,6 +110,30 @@ func (w *World) attach(r *replica) {
 
 // besideReplica is how the names of clients end that share the pod of a replica.
 const besideReplica = "/attacher"
+
+// podOfReplicas is the pod that replicas take for theirs.
+func podOfReplicas() (*corev1.Pod, error) {
+	name, err := os.Hostname()
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ownNamespace, Name: name}}, err
+}
+
+// reportEnd writes what a kubelet does when a container has ended: what its termination log
+// said then.
+func (w *World) reportEnd(container, said string) {
+	pod, err := podOfReplicas()
+	if err == nil {
+		_, err = w.api.Change(pod, "status", func(o apiserver.Object) {
+			pod := o.(*corev1.Pod)
+			// The others' ends have been seen.
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{Name: container,
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, ContainerID: "containerd://" + container, Message: said}}})
+			if n := len(pod.Status.ContainerStatuses); n > 4 {
+				pod.Status.ContainerStatuses = pod.Status.ContainerStatuses[n-4:]
+			}
+		})
+	}
+	w.note("the end of %s is reported (%q, %v)", container, said, err)
+}
 
 // kill ends a replica's connections in one instant, so nothing that it does from now on
 // has an effect. Requests under way may still have theirs.

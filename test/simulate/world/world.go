@@ -37,8 +37,9 @@ const (
 	ownNamespace    = "standalone-cinder"
 	provisionerName = "simulate.example/cinder"
 	clusterID       = "simulation"
-	// readLag is how much Cinder's reads lag at most, by what replicas are told.
-	readLag = 6 * time.Second
+	// lagStep is how much more Cinder's reads lag with the next of four seeds, and lagMargin
+	// by how much replicas are told more.
+	lagStep, lagMargin = 1500 * time.Millisecond, 500 * time.Millisecond
 	// settles is how long it may take after all trouble has ended.
 	settles = 20 * time.Minute
 )
@@ -48,9 +49,11 @@ type World struct {
 	// random decides what happens; the gate has a source of its own.
 	random *rand.Rand
 	dir    string
-	sim    *cindersim.Simulator
-	api    *apiserver.Server
-	gate   *gate.Gate
+	// lag is how much Cinder's reads lag.
+	lag  time.Duration
+	sim  *cindersim.Simulator
+	api  *apiserver.Server
+	gate *gate.Gate
 	// hosts are the servers, by name.
 	hosts   map[string]http.Handler
 	slots   [2]slot
@@ -112,7 +115,7 @@ type trouble struct {
 // New makes a world whose files are in a directory. It must be called in the bubble.
 func New(seed uint64, dir string) (*World, error) {
 	w := &World{
-		random: rand.New(rand.NewPCG(seed, 0)), dir: dir,
+		random: rand.New(rand.NewPCG(seed, 0)), dir: dir, lag: time.Duration(seed%4) * lagStep,
 		claims: books.NewClaims(), fates: books.NewFates(), snapshots: books.NewSnapshots(), course: checker.NewCourse(policy.DefaultConnectorHost),
 		fleet:   fleet{arrays: newArrays(), pods: books.NewPods(), attachments: books.NewAttachments(), taints: seed%2 == 0, fenced: map[string]bool{}},
 		foreign: map[string]cindersim.Volume{}, seen: map[string]cindersim.Volume{}, sent: map[int]time.Time{}, cut: map[string]time.Time{}, withheld: map[string]time.Time{},
@@ -131,7 +134,7 @@ func New(seed uint64, dir string) (*World, error) {
 	w.gate = gate.New(gate.Options{Seed: seed, Weather: w.weather, Passed: w.passed})
 	var err error
 	w.sim, err = cindersim.New(cindersim.Options{Seed: seed + 1, Types: volumeTypes(w.arrays), CreateDelay: 300 * time.Millisecond, DeleteDelay: 200 * time.Millisecond, PlacementDelay: 100 * time.Millisecond, BackupDelay: 500 * time.Millisecond,
-		Lag: time.Duration(seed%4) * readLag / 4})
+		Lag: w.lag})
 	if err != nil {
 		return nil, err
 	}
@@ -166,11 +169,15 @@ func (w *World) prepare() error {
 	all := []apiserver.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ownNamespace}},
 	}
+	pod, err := podOfReplicas()
+	if err != nil {
+		return err
+	}
 	keys := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ownNamespace, Name: keySecret, Labels: map[string]string{objects.LabelKeyEncryption: "true"}}, Data: map[string][]byte{}}
 	for variant := range variants {
 		keys.Data[fmt.Sprint(variant)] = []byte(fmt.Sprintf("%064x", variant+1))
 	}
-	all = append(all, keys)
+	all = append(all, keys, pod)
 	for _, tenant := range []string{"a", "b", "c", "d", "e", stager} {
 		all = append(all, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}})
 	}
