@@ -38,7 +38,7 @@ PREVIOUS_PROGRAM = $(if $(shell git cat-file -e '$(PREVIOUS)^{commit}' 2>/dev/nu
 # A line for each package, then what failed and how much was tested.
 SUMMED = $(GO) run $(GOTESTSUM) --format pkgname-and-test-fails --format-hide-empty-pkg --
 
-.PHONY: help build demo test render monitoring faults test-oldest e2e conformance browser bench chaos simulate upgrade release release-check vulncheck lint fresh
+.PHONY: help build demo test render monitoring faults faults-real faults-simulated test-oldest e2e conformance browser bench chaos simulate upgrade release release-check vulncheck lint lint-main lint-nested fresh
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -77,16 +77,20 @@ monitoring: ## evaluate the alerts and the dashboard's queries with Prometheus' 
 simulated = echo "building Kubernetes' volume controllers and the program with changed copies of Go's runtime (5 minutes on two cores the first time)"; \
   cd test/simulate && overlay=$$($(GO) run ./overlay '$(CURDIR)/bin/simulate') && $(GO) test -overlay "$$overlay" -count=1 -timeout 60m -run $(1) .
 
-faults: ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (25 minutes on two cores with FAULT_SAMPLE=12, much longer without)
+faults: faults-real faults-simulated ## outages, the crash matrices, split brain, a thousand claims, 20,000 volumes and 5,000 mutated documents (25 minutes on two cores with FAULT_SAMPLE=12, much longer without)
+
+faults-real:
 	CONTROLPLANE_BINARY=$$($(GO) run ./test/controlplane/cmd/controlplane -build-only) && export CONTROLPLANE_BINARY && \
 	  $(GO) test $(RACE) -count=1 -timeout 30m -parallel 8 -run $(call tests-of,outage) ./test/integration && \
 	  $(GO) test $(RACE) -count=1 -timeout 40m -run $(call tests-of,matrix) ./test/integration ./test/scale ./test/contract
-	@# A case takes a quarter of a second there, so four times as many run.
-	@$(if $(FAULT_SAMPLE),export FAULT_SAMPLE=$$((($(FAULT_SAMPLE) + 3) / 4)); )$(call simulated,'^TestCrashMatrix$$')
 	$(GO) test -count=1 -timeout 10m -run '^TestControlPlane$$' ./test/controlplane
 	@# The race detector would only make these slower: one goroutine each.
 	$(GO) test -count=1 -run '^TestNoAnswerTakesMuchMemory$$' ./backends/cinder
 	$(GO) test -count=1 -run '^TestMutatedDocuments$$' ./mappers -mutations 5000
+
+# A case takes a quarter of a second there, so four times as many run.
+faults-simulated:
+	@$(if $(FAULT_SAMPLE),export FAULT_SAMPLE=$$((($(FAULT_SAMPLE) + 3) / 4)); )$(call simulated,'^TestCrashMatrix$$')
 
 test-oldest: export KUBERNETES = $(firstword $(MINORS))
 test-oldest: export CONTROLPLANE_BINARY =
@@ -175,13 +179,18 @@ vulncheck: ## known vulnerabilities in code that the program reaches (needs http
 
 # Findings cached by another checkout have the paths of its files, whose nolint
 # comments the linter can no longer read.
-lint: export GOLANGCI_LINT_CACHE = $(CURDIR)/bin/lint-cache
-lint: ## formatting, linters (.golangci.yml), American spelling, tidy modules
+lint lint-main lint-nested: export GOLANGCI_LINT_CACHE = $(CURDIR)/bin/lint-cache
+lint: lint-main lint-nested ## formatting, linters (.golangci.yml), American spelling, tidy modules
+
+lint-main:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) mod tidy -diff
 	$(GO) run $(GOLANGCI) run --build-tags e2e ./...
 	@# Fibre Channel is spelled that way. docs/metrics.md quotes libraries.
 	$(GO) run $(MISSPELL) -error -locale US -i fibre,rulle $$(git ls-files '*.go' '*.md' | grep -v -e /testdata/ -e ^docs/metrics.md$$)
+
+# The linter compiles what the nested modules import: Prometheus, Kubernetes' controllers.
+lint-nested:
 	cd build/release && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/monitoring && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
 	cd test/browser && $(GO) mod tidy -diff && $(GO) run $(GOLANGCI) run ./...
