@@ -97,12 +97,16 @@ func (l *TerminationLog) Change() (ended func(), err error) {
 	}, nil
 }
 
-// settleAfter waits until reads show what was changed until the given time.
+// minRest spares the disk: each time that the log says something else, it is flushed.
+const minRest = time.Second
+
+// settleAfter waits until reads show what was changed until the given time. Nobody waits
+// for reads that do not lag.
 func (l *TerminationLog) settleAfter(changed time.Time) {
-	if at := changed.Add(l.readLag); at.After(l.settled) {
+	if at := changed.Add(max(l.readLag, minRest)); at.After(l.settled) {
 		l.settled = at
 	}
-	if l.file == nil || !l.leads || l.underWay > 0 {
+	if l.file == nil || l.readLag == 0 || !l.leads || l.underWay > 0 {
 		return
 	}
 	if l.timer == nil {

@@ -85,6 +85,18 @@ func TestTerminationLogOfAProcessThatChangesNothing(t *testing.T) {
 	})
 }
 
+// TestTerminationLogWithoutLag: no leader waits, so nothing needs to be said.
+func TestTerminationLogWithoutLag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, log := signed(t, 0)
+		log.Lead(time.Unix(0, 0))
+		time.Sleep(time.Hour)
+		if got := read(t, path); got != "pod_1" {
+			t.Errorf("it says %q", got)
+		}
+	})
+}
+
 // TestTerminationLogNeverPromisesTooMuch compares it at every step of random terms with
 // what really happened.
 func TestTerminationLogNeverPromisesTooMuch(t *testing.T) {

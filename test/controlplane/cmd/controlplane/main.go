@@ -27,6 +27,7 @@ func run() (err error) {
 	qps := flag.Int("controller-manager-qps", controlplane.DefaultControllerManagerQPS, "the controller manager's client rate, in requests per second")
 	scheduler := flag.Bool("scheduler", false, "run kube-scheduler too")
 	buildOnly := flag.Bool("build-only", false, "build the binary if need be, print its path and exit")
+	buildKubelet := flag.Bool("build-kubelet", false, "build the kubelet of the tests with virtual machines if need be, print its path and exit")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -34,8 +35,12 @@ func run() (err error) {
 
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	if *buildOnly {
-		path, err := controlplane.Binary(ctx, os.Stderr)
+	if *buildOnly || *buildKubelet {
+		build := controlplane.Binary
+		if *buildKubelet {
+			build = controlplane.Kubelet
+		}
+		path, err := build(ctx, os.Stderr)
 		if err == nil {
 			fmt.Println(path)
 		}
